@@ -230,7 +230,7 @@ def test_certificate_comes_from_a_file(
         (["count", "tcp://h:1", "--tls-ca", "f"], "--tls-ca: wanted tls:// with it"),
         (["count", "unix:///s", "-c", "flush=async"], "settings are those of the process"),
         (["count", "http://h/x"], "wanted unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"),
-        (["serve", "unix:///s", "--socket", "x"], "goes with --ui alone"),
+        (["serve", "unix:///s", "--socket", "x"], "goes with --ui and --grpc, not with --socket"),
         (["serve", "x.store", "--ui", "--tls-ca", "f"], "wanted tls:// in place of PATH"),
     ],
 )

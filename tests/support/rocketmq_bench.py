@@ -114,6 +114,7 @@ class RocketmqBench:
         self.server = timerstore.rocketmq.serve(
             self.bench.store, address="127.0.0.1:0", **self.options
         )
+        self.server._clock = self.bench.clock  # that of a connected one is the system's
 
     def caller(self, client_id: str | None = None, **headers: str) -> RawCaller:
         one = RawCaller(self.server.address, client_id, **headers)

@@ -220,6 +220,9 @@ class AsyncTimerStore(AsyncClosing):
         except RuntimeError:  # in a thread of the pool, or the pool is shut
             give_back()
 
+    async def _has_topic(self, topic: str) -> bool:
+        return self.blocking._has_topic(topic)
+
     async def _give_back(self, receipts: Sequence[str]) -> int:
         """Give back messages that no consumer saw (timerstore.net)."""
         return cast("int", await self._lease_calls.call(LeaseCall("give_back", receipts)))

@@ -111,8 +111,8 @@ def serve_command(
 
     The store is opened and delivers while this command runs. Programs use `timerstore.connect` with
     an address that is printed. With --ui alone, if another process has the store open, its files
-    are read instead. With --ui and the address of a server in place of PATH, the dashboard shows
-    the store that is served there; --token-file and --tls-ca are then those of its client.
+    are read instead. With the address of a server in place of PATH, --ui shows the store that is
+    served there, and --grpc serves it; --token-file and --tls-ca are then those of its client.
 
     The dashboard's address contains a token, which gives access to the store and
     permission to cancel pending messages.
@@ -125,7 +125,8 @@ def serve_command(
     own_token = None if isinstance(path, StoreUrl) else token_file
     _check_options(clients, socket, tcp, own_token, users, group, metrics, tls=(tls_cert, tls_key),
                    insecure=insecure, ui=ui, is_served=is_served, snapshot=snapshot)  # fmt: skip
-    path = _place(path, token_file, tls_ca, only_ui=not is_served and not snapshot)
+    opens = has_socket or metrics is not None or snapshot
+    path = _place(path, token_file, tls_ca, opens=opens)
     config = config_of(settings)
     start = _dashboard() if ui else None
     start_metrics = None if metrics is None else _metrics(metrics)
@@ -151,7 +152,8 @@ def serve_command(
             source = undo.enter_context(opened_single(path, config))
             if has_socket:
                 servers.append(serve(source, **access))  # it ends with the store
-            servers += clients.start(source, tls, insecure=insecure)
+        if is_served:
+            servers += map(undo.enter_context, clients.start(source, tls, insecure=insecure))
             shown["urls"] = [url for one in servers for url in one.urls]
             if start_metrics is not None:
                 shown["metrics"] = last.enter_context(start_metrics(source)).url
@@ -204,15 +206,24 @@ def _check_options(
 
 
 def _place(
-    place: StorePlace, token_file: Path | None, tls_ca: Path | None, *, only_ui: bool
+    place: StorePlace, token_file: Path | None, tls_ca: Path | None, *, opens: bool
 ) -> StorePlace:
-    """Return the store, with the files of the client if it is a served one."""
-    if isinstance(place, StoreUrl):
-        if not only_ui:
-            raise click.UsageError("PATH: an address in its place goes with --ui alone")
-        return place._replace(token_file=token_file, tls_ca=tls_ca)
-    if tls_ca is not None:
+    """Return the store, with the files of the client if it is a served one.
+
+    opens: whether there are options that need the store in this process.
+    """
+    scheme = str(place).partition("://")[0].lower() if isinstance(place, StoreUrl) else ""
+    if tls_ca is not None and scheme != "tls":
         raise click.UsageError("--tls-ca: wanted tls:// in place of PATH with it")
+    if isinstance(place, StoreUrl):
+        if opens:
+            raise click.UsageError(
+                "PATH: an address in its place goes with --ui and --grpc, not with --socket, "
+                "--tcp, --metrics or --snapshot"
+            )
+        if token_file is not None and scheme == "unix":
+            raise click.UsageError("--token-file: wanted tcp:// or tls:// in place of PATH with it")
+        return place._replace(token_file=token_file, tls_ca=tls_ca)
     return place
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from timerstore import rocketmq
-from timerstore.store import TimerStore
+from timerstore.store import ConnectedStore, TimerStore
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -30,7 +30,7 @@ class RocketmqOptions(NamedTuple):
             )
 
     def start(
-        self, store: TimerStore, tls: tuple[Path, Path] | None, *, insecure: bool
+        self, store: TimerStore | ConnectedStore, tls: tuple[Path, Path] | None, *, insecure: bool
     ) -> list[Any]:
         """Start the server, if one is wanted. Return it, or none."""
         if self.grpc is None:

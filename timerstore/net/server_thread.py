@@ -1,8 +1,8 @@
-"""A server of an open store, on a thread with an event loop of its own: its start and its end.
+"""A server of a store, on a thread with an event loop of its own: its start and its end.
 
 Thread safety: any thread may start, ask and close it.
 Invariants:
-    1. The store is open while the server runs: the close of the store closes its servers first.
+    1. A store of this process is open while the server runs: its close closes its servers first.
     2. A server whose store has failed ends by itself, and `wait` raises that failure.
     3. A forked child has no server: its copies of the sockets are closed.
 Raises: BusyError if the operating system has no more threads.
@@ -37,7 +37,8 @@ os.register_at_fork(after_in_child=_close_in_child)
 class ServerThread(AttachedServer):
     """The thread of a server. A kind of server implements `_serve`, `_release` and `urls`."""
 
-    def __init__(self, store: TimerStore, thread_name: str) -> None:
+    def __init__(self, store: TimerStore | None, thread_name: str) -> None:
+        """`store`: None if another process has it open, so that the server ends by `close` only."""
         self._store = store
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,11 +57,11 @@ class ServerThread(AttachedServer):
             BusyError: the operating system has no more threads.
         """
         try:
-            self._store._attach_server(self)
+            if self._store is not None:
+                self._store._attach_server(self)
             self._start_thread()
         except BaseException:
-            self._store._detach_server(self)
-            self._release()
+            self._detach()
             raise
         close_at_exit(self)
         _started.add(self)
@@ -73,7 +74,7 @@ class ServerThread(AttachedServer):
             self._thread.start()
         except RuntimeError as error:
             raise BusyError(
-                f"the thread of a server could not be started: {error}", where=self._store.path
+                f"the thread of a server could not be started: {error}", where=" ".join(self.urls)
             ) from error
 
     @property
@@ -131,8 +132,12 @@ class ServerThread(AttachedServer):
                 _log.error("the server %s has ended: %s", " ".join(self.urls), error)
         finally:
             self._ready.set()
+            self._detach()
+
+    def _detach(self) -> None:
+        if self._store is not None:
             self._store._detach_server(self)
-            self._release()
+        self._release()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -99,6 +99,7 @@ class StoreServer(ServerThread):
 
     async def _serve(self, stop: asyncio.Event) -> None:
         pool = FairPool(self._workers, "timerstore-net", asyncio.get_running_loop())
+        assert self._store is not None, "a server of frames has the store open"
         store = AsyncTimerStore(self._store, pool, may_block=True)
         acceptors = [self._acceptor(store, pool, one) for one in self._listeners]
         try:

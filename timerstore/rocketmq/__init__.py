@@ -9,6 +9,7 @@ client_names.py, message_views.py, codes.py     names, messages and errors, to t
 known_clients.py, client_leases.py       the memory of the server about its clients
 rocketmq_server.py, start_rocketmq_server.py    the server
 rocketmq_limits.py, access_keys.py, group_policies.py    its arguments
+connected_calls.py                       the store, if another process has it open
 byte_budget.py                           the memory of calls
 call_counts.py                           counts of calls
 
@@ -21,7 +22,7 @@ import os
 from typing import TYPE_CHECKING
 
 from timerstore.errors import ConfigError
-from timerstore.store import TimerStore
+from timerstore.store import ConnectedStore, TimerStore
 
 if TYPE_CHECKING:
     from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
@@ -33,7 +34,7 @@ _PACKAGES = frozenset({"grpc", "google"})
 
 
 def serve(
-    store: TimerStore,
+    store: TimerStore | ConnectedStore,
     *,
     address: str = "127.0.0.1:8081",
     tls: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
@@ -44,9 +45,14 @@ def serve(
     auto_create: bool = True,
     limits: "RocketmqLimits | None" = None,
 ) -> "RocketmqServer":
-    """Serve an open store to clients of RocketMQ, on a thread of this process. Return the server.
+    """Serve a store to clients of RocketMQ, on a thread of this process. Return the server.
 
     The server ends when it or the store is closed, and by itself when the store has failed.
+
+    store: an open store, or one that `timerstore.connect` returned. Then the server makes a
+    connection of its own, with the same address and token, and ends only when it is closed. While
+    the process that has the store open is away, calls wait for it for `retry_for` seconds; after
+    that clients get UNAVAILABLE.
 
     address: HOST:PORT; port 0 is a free one. An address that is not loopback needs `tls` and
     `keys_file`.
@@ -69,6 +75,7 @@ def serve(
     Raises:
         ConfigError: an argument is invalid, the port is in use, the store has shards, or grpcio or
             protobuf is not installed.
+        UnavailableError: the process that has a connected store open was not reached in time.
     """
     try:
         start = importlib.import_module("timerstore.rocketmq.start_rocketmq_server").start_server

@@ -16,8 +16,8 @@ class CallCount(NamedTuple):
 
     method: str
     code: str
-    """A name of the protocol, such as OK. UNAVAILABLE: the server was closing. CANCELLED: the
-    client ended the call."""
+    """A name of the protocol, such as OK. UNAVAILABLE: the server was closing, or the store out of
+    reach. CANCELLED: the client ended the call."""
     calls: int
     seconds: float
     """Their time together. It includes the waiting of polls, and the life of Telemetry streams."""

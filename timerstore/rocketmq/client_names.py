@@ -39,7 +39,7 @@ class ClientNames:
             RejectedError: there is no such topic, and the client may not make it.
         """
         check_topic(topic)
-        if self._store.blocking._has_topic(topic):
+        if (self._auto_create and not is_put) or await self._store._has_topic(topic):
             return
         if not self._auto_create:
             raise RejectedError(

@@ -2,7 +2,8 @@
 
     signature -> decode -> the method -> answer
     an error of the request -> the same answer, with its code
-    the store closes        -> UNAVAILABLE of gRPC: clients look for another server
+    the store closes, or is
+    out of reach            -> UNAVAILABLE of gRPC: clients look for another server
     a bug                   -> 50001 with an id; the log has the traceback under this id
     the client is gone      -> nothing: the call is cancelled, and gives its leases back
 
@@ -23,7 +24,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from timerstore.errors import ClosedError, FailedError, TimerStoreError
+from timerstore.errors import (
+    ClosedError,
+    ConnectionLostError,
+    FailedError,
+    TimerStoreError,
+    UnavailableError,
+)
 from timerstore.net.server_counters import ServerCounters
 from timerstore.rocketmq import client_settings
 from timerstore.rocketmq.access_keys import AccessKeys
@@ -220,9 +227,11 @@ class MethodService:
                 # Until the call has ended, as its answer may repeat texts of the request.
                 context.add_done_callback(lambda _: self._requests.release(count))
                 code = await run(call, _decoded(method, raw))
-            except (ClosedError, FailedError):
+            except (ClosedError, ConnectionLostError, FailedError, UnavailableError):
                 name = UNAVAILABLE
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the store closes, or has failed")
+                await context.abort(
+                    grpc.StatusCode.UNAVAILABLE, "the store closes, has failed or is out of reach"
+                )
             except (TimerStoreError, RejectedError) as error:
                 is_filter = method.name in _READS
                 failed = status_of(error, is_filter=is_filter) or self._bug(method, error)

@@ -1,6 +1,8 @@
-"""A server of one open store for the official clients of RocketMQ 5.
+"""A server of one store for the official clients of RocketMQ 5.
 
     grpc.aio -> method_service.py -> sending.py, receiving.py, settling.py ... -> timerstore.aio
+
+The store is one of this process, or one of another process (connected_calls.py).
 
 Thread safety: any thread may start, ask and close it.
 Invariants, with those of net/server_thread.py:
@@ -11,18 +13,21 @@ See also: docs/rocketmq-clients.md.
 """
 
 import asyncio
+import importlib
 import os
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc
 import grpc.aio
 
 from timerstore._engine.base.metrics import GROUP_SEPARATOR
 from timerstore.aio import AsyncTimerStore
+from timerstore.clock import SystemClock
 from timerstore.errors import ConfigError, FailedError, cannot_listen
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_thread import ServerThread
@@ -41,7 +46,7 @@ from timerstore.rocketmq.sending import Sending
 from timerstore.rocketmq.settling import Settling
 from timerstore.rocketmq.topic_routes import TopicRoutes, endpoints
 from timerstore.rocketmq.transactions import Transactions
-from timerstore.store import TimerStore
+from timerstore.store import ConnectedStore, TimerStore
 
 _GOODBYE_S = 5.0
 _FAILED_GOODBYE_S = 1.0
@@ -79,11 +84,15 @@ class ServedOptions(NamedTuple):
 class RocketmqServer(ServerThread):
     """A running server; `timerstore.rocketmq.serve` returns it.
 
-    Close it, or use `with`. The close of its store closes it, too.
+    Close it, or use `with`. The close of its store closes it, too, unless that is a connected one:
+    then the server has a connection of its own, and tries to reach the store until it is closed.
     """
 
-    def __init__(self, store: TimerStore, options: ServedOptions) -> None:
-        super().__init__(store, "timerstore-rocketmq")
+    def __init__(self, store: TimerStore | ConnectedStore, options: ServedOptions) -> None:
+        own = store if isinstance(store, TimerStore) else None
+        super().__init__(own, "timerstore-rocketmq")
+        self._source = store
+        self._clock = SystemClock() if own is None else own.clock
         self._options = options
         self._counters = ServerCounters()
         self._service: MethodService | None = None
@@ -109,8 +118,7 @@ class RocketmqServer(ServerThread):
         return [] if self._service is None else self._service.counts.values()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="timerstore-rocketmq")
-        store = AsyncTimerStore(self._store, pool, may_block=True)
+        store = await self._reached()
         server = grpc.aio.server(options=_channel_options(store, self._options.limits))
         try:
             port = self._listen(server)
@@ -135,10 +143,23 @@ class RocketmqServer(ServerThread):
             await server.stop(_FAILED_GOODBYE_S if has_failed else _GOODBYE_S)
             while self._counters.net_running_requests:  # cancelled calls give back their leases
                 await asyncio.sleep(0.001)
-            await parts.settling.finish()
+            with suppress(TimeoutError):  # the other leases end at their own time
+                await asyncio.wait_for(parts.settling.finish(), _GOODBYE_S)
         finally:
             await server.stop(None)
-            store.detach()  # blocks the loop, which nothing needs any more
+            if self._store is None:
+                await store.close()  # its connection
+            else:
+                store.detach()  # blocks the loop, which nothing needs any more
+
+    async def _reached(self) -> AsyncTimerStore:
+        """Return the calls of the store; of a connected one those that the server makes."""
+        if self._store is None:
+            # Loaded here: it needs msgspec, as the connected store does.
+            module = importlib.import_module("timerstore.rocketmq.connected_calls")
+            return cast("AsyncTimerStore", await module.connected_calls(self._source))
+        pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="timerstore-rocketmq")
+        return AsyncTimerStore(self._store, pool, may_block=True)
 
     def _listen(self, server: Any) -> int:
         wanted = self._options.address
@@ -159,9 +180,9 @@ class RocketmqServer(ServerThread):
         options = self._options
         own = options.advertise or GrpcAddress(options.address.host, port)
         names = ClientNames(store, options.limits, auto_create=options.auto_create)
-        held = ClientLeases(options.limits, lambda: self._store.clock.now_ms)
+        held = ClientLeases(options.limits, lambda: self._clock.now_ms)
         settling = Settling(
-            store, held, options.limits, lambda: self._store.clock.now_ms, self._count_returned
+            store, held, options.limits, lambda: self._clock.now_ms, self._count_returned
         )
         clients = KnownClients(options.limits, self._counters, settling.end_leases)
         unsent = ByteBudget("unsent_bytes_max", options.limits.unsent_bytes_max)

@@ -6,6 +6,7 @@ Raises: ConfigError that names every invalid argument.
 import os
 from typing import Any
 
+from timerstore.api import SingleStoreApi
 from timerstore.errors import ConfigError, quoted
 from timerstore.net.endpoints import is_loopback, parse_host_port
 from timerstore.net.secret_files import tls_context, tls_files
@@ -14,11 +15,11 @@ from timerstore.rocketmq.group_policies import GroupPolicies, read_policies
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 from timerstore.rocketmq.rocketmq_server import GrpcAddress, RocketmqServer, ServedOptions
 from timerstore.shards import ShardedStore
-from timerstore.store import TimerStore
+from timerstore.store import ConnectedStore, TimerStore
 
 
 def start_server(
-    store: TimerStore,
+    store: TimerStore | ConnectedStore,
     address: str,
     tls: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None,
     keys_file: str | os.PathLike[str] | None,
@@ -58,8 +59,10 @@ def _check(store: Any, address: Any, tls: Any, advertise: Any, limits: Any) -> N
             "store: wanted a TimerStore, got a ShardedStore; a store with shards cannot be served "
             "to clients of RocketMQ yet"
         )
-    elif not isinstance(store, TimerStore):
-        problems.append(f"store: wanted an open TimerStore, got {type(store).__name__}")
+    elif not isinstance(store, SingleStoreApi):
+        problems.append(
+            f"store: wanted an open TimerStore or a connected one, got {type(store).__name__}"
+        )
     if not isinstance(address, str):
         problems.append(f"address: wanted HOST:PORT, got {quoted(address)}")
     if advertise is not None and not isinstance(advertise, str):

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bench import Bench
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench
+from tests.support.ways import WAYS
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[RocketmqBench]:
-    one = RocketmqBench(Bench(tmp_path / "store"))
+@pytest.fixture(params=["open", "connect"])
+def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RocketmqBench]:
+    """A server in the process that has the store open, and one that is connected to it."""
+    one = RocketmqBench(WAYS[request.param](tmp_path / "store"))
     yield one
     one.close()
 

@@ -13,10 +13,11 @@ import pytest
 
 import timerstore
 import timerstore.rocketmq
-from tests.support.bench import Bench, small
+from tests.support.bench import small
 from tests.support.held_sync import PATIENCE_S
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, seconds
 from tests.support.until import until
+from tests.support.ways import WAYS
 from timerstore import TimerStore
 from timerstore._engine.leases.receive_request import ReceiveRequest
 from timerstore.aio import AsyncTimerStore
@@ -24,6 +25,7 @@ from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import MessageError
 from timerstore.net.server_counters import ServerCounters
 from timerstore.rocketmq import known_clients, receiving
+from timerstore.rocketmq.connected_calls import connected_calls
 from timerstore.rocketmq.definitions import Code, FilterType, messages
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 
@@ -322,6 +324,7 @@ def test_client_that_leaves_during_a_receive_in_the_pool_gets_no_message(
     served.server.close()
     monkeypatch.setattr(QuickWork, "is_for_loop", False)
     monkeypatch.setattr(TimerStore, "_make_each", slow)
+    served.bench.reopen()
     served.serve()
     caller, other = served.caller(), served.caller()
     served.bench.store.put("t", b"x")
@@ -349,17 +352,23 @@ def test_client_that_leaves_during_a_receive_in_the_pool_gets_no_message(
     assert [one.system_properties.delivery_attempt for one in found] == [1]
 
 
-@pytest.mark.parametrize("step_count", range(6))
+@pytest.mark.parametrize(
+    ("way", "step_count"),
+    [*(("open", k) for k in range(6)), *(("connect", k) for k in (0, 1, 2, 3, 5, 20, 100, 500))],
+)
 @pytest.mark.parametrize("by", ["client", "goodbye", "both"])
 def test_poll_that_ends_at_any_step_loses_no_message(
-    bench: Bench, by: str, step_count: int
+    tmp_path: Path, by: str, way: str, step_count: int
 ) -> None:
+    bench = WAYS[way](tmp_path / "store")
     bench.store.put("t", b"x")
     bench.turn()
 
     async def end_poll() -> Any:
         pool, client = ThreadPoolExecutor(1), known_clients.Client("one", "here")
-        store = AsyncTimerStore(bench.store, pool, may_block=True)
+        store: Any = AsyncTimerStore(bench.local, pool, may_block=True)
+        if way == "connect":
+            store = await connected_calls(bench.store)
         clients = known_clients.KnownClients(RocketmqLimits(), ServerCounters(), lambda *_: None)
         request = ReceiveRequest("t", "g", wait=20)
         poll = asyncio.ensure_future(clients.poll(client, store._receive, request))
@@ -371,6 +380,8 @@ def test_poll_that_ends_at_any_step_loses_no_message(
             clients.goodbye(client)
         [found] = await asyncio.gather(poll, return_exceptions=True)
         assert clients.waiting_count == 0
+        if way == "connect":
+            await store.close()
         pool.shutdown()
         return found
 
@@ -382,6 +393,7 @@ def test_poll_that_ends_at_any_step_loses_no_message(
     else:
         assert found == [] if by == "goodbye" else isinstance(found, asyncio.CancelledError)
         assert [one.attempt for one in again] == [1]
+    bench.close()
 
 
 def test_message_that_no_client_can_read_becomes_a_dead_letter(

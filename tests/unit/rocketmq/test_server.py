@@ -178,6 +178,7 @@ def test_bytes_of_calls_are_counted(served: RocketmqBench, caller: RawCaller) ->
     assert counted()[1] == size + answer.ByteSize()
 
 
+@pytest.mark.parametrize("served", ["open"], indirect=True)  # the counts of its own store
 def test_calls_are_counted(served: RocketmqBench, caller: RawCaller) -> None:
     caller.send()
     caller.send(topic="a b")
@@ -194,6 +195,7 @@ def test_calls_are_counted(served: RocketmqBench, caller: RawCaller) -> None:
     assert stats["net_received_bytes"] > 0
 
 
+@pytest.mark.parametrize("served", ["open"], indirect=True)  # the counts of its own store
 def test_prometheus_shows_calls_by_method_and_code(
     served: RocketmqBench, caller: RawCaller
 ) -> None:

@@ -427,6 +427,7 @@ def test_check_above_the_limit_waits_until_answers_are_read(
 # --- the task that checks ---
 
 
+@pytest.mark.parametrize("served", ["open"], indirect=True)
 @pytest.mark.parametrize("step_count", [0, 1, 2])
 def test_cancelled_checks_begin_again_with_the_next_producer(
     served: RocketmqBench, caller: RawCaller, step_count: int

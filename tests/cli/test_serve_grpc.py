@@ -14,6 +14,7 @@ import pytest
 
 import timerstore
 import timerstore.net
+from tests.support.certificates import make_secrets
 from tests.support.command_line import COMMAND, CommandLine, environment
 from tests.support.until import until
 from timerstore.cli.exits import Exit
@@ -25,7 +26,6 @@ import grpc
 from tests.support.rocketmq_bench import RawCaller, resource, seconds
 from timerstore.rocketmq.definitions import Code, messages
 
-TOKEN = "a-token-for-the-tests"
 MESSAGES = 300
 
 
@@ -101,15 +101,15 @@ def test_serve_grpc_of_shards_is_an_error(ts: CommandLine) -> None:
 
 
 def test_serve_grpc_of_a_served_store(ts: CommandLine, tmp_path: Path) -> None:
-    secret = tmp_path / "token"
-    secret.write_text(TOKEN)
-    secret.chmod(0o600)
+    made = make_secrets(tmp_path)
+    access: dict[str, Any] = {"tls": (made.cert, made.key), "token_file": made.token}
     with (
         timerstore.open(ts.init()) as store,
-        timerstore.net.serve(store, tcp="127.0.0.1:0", token_file=secret) as server,
+        timerstore.net.serve(store, tcp="127.0.0.1:0", **access) as server,
     ):
-        url, own = server.urls[0], ("--grpc", "127.0.0.1:0")
-        with serving(url, *own, "--token-file", secret, "--no-auto-create") as (child, shown):
+        url, own = server.urls[0], ("--grpc", "127.0.0.1:0", "--tls-ca", made.cert)
+        assert url.startswith("tls://")
+        with serving(url, *own, "--token-file", made.token, "--no-auto-create") as (child, shown):
             assert set(shown) == {"urls"}
             caller = RawCaller(shown["urls"][0].removeprefix("grpc://"))
             assert caller.send("orders").status.code == Code.TOPIC_NOT_FOUND

@@ -32,6 +32,7 @@ from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.gathered_calls import GatheredCalls
 from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
+from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import ClosedError
 from timerstore.messages import MessageBatch, PullResult
 from timerstore.receipts import PutBatch, PutReceipt
@@ -116,6 +117,7 @@ class AsyncTimerStore(AsyncClosing):
             check_open, pool, blocking._make_each, self._drop_begun, may_block=may_block
         )
         self._changes = GatheredCalls(check_open, pool, blocking._change_each, may_block=may_block)
+        self._looks = QuickWork(may_block=may_block)  # of a `receive` that was woken alone
         self._waiters: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}  # by loop
 
     ingest = _in_pool(TimerStore.ingest)
@@ -381,6 +383,8 @@ class AsyncTimerStore(AsyncClosing):
                         return waiting.when_closed()
                 if unwanted is None:
                     got = await self._run(waiting.look)
+                elif waiters.is_one_woken and self._looks.is_for_loop:
+                    got = self._looks.timed(waiting.look)
                 else:
                     got = await self._run_or(waiting.look, unwanted)
                 if waiting.is_done(got):

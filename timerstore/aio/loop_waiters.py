@@ -43,6 +43,8 @@ class LoopWaiters(NotCopyable):
         self._check_open = check_open
         self._waits: dict[Waitable[Any, Any], None] = {}
         self._woken: deque[asyncio.Future[None]] = deque()
+        self.is_one_woken = False
+        """Whether the last turn that woke waits woke a single one."""
         self._is_called = False
         by_loop[loop] = self
         self._loop_end = weakref.ref(loop.call_later(_NEVER_S, _LoopEnd(self._loop_released)))
@@ -81,6 +83,7 @@ class LoopWaiters(NotCopyable):
 
     def _end_waits(self) -> None:
         self._is_called = False  # first: a future that is added from now on calls again
+        self.is_one_woken = len(self._woken) == 1
         while self._woken:
             end_wait(self._woken.popleft())
 

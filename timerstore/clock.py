@@ -59,7 +59,7 @@ class SystemClock(Clock):
         """Return the time until `now_ms` is `time_ms`, seconds, to the nanosecond: a wait that is
         counted from a whole millisecond ends half a millisecond late on average.
         """
-        return (time_ms * 1_000_000 - time.time_ns()) / 1e9
+        return (time_ms - self.now_ms) / 1000 - time.time_ns() % 1_000_000 / 1e9
 
     @property
     def monotonic_ns(self) -> int:

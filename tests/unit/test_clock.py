@@ -29,6 +29,16 @@ def test_time_until_a_millisecond_has_fractions():
     assert ManualClock(1000).seconds_until(900) == -0.1
 
 
+def test_time_until_counts_from_the_time_of_a_subclass():
+    class Later(SystemClock):
+        @property
+        def now_ms(self) -> int:
+            return super().now_ms + 60_000
+
+    clock = Later()
+    assert 4.9 < clock.seconds_until(clock.now_ms + 5000) <= 5
+
+
 def test_manual_clock_keeps_monotonic_time_when_set_back():
     clock = ManualClock(1000)
     assert (clock.now_ms, clock.monotonic_ns, clock.by_hand) == (1000, 0, True)

@@ -12,7 +12,9 @@ Raises: ConnectionLostError if the connection is lost during a call, NotSentErro
 
 import asyncio
 import math
+import os
 import ssl
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -71,6 +73,23 @@ class _Running(NamedTuple):
         return self.begin_s + self.limit_s
 
 
+_all: "weakref.WeakSet[AsyncChannel]" = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """Close a forked child's copies of the sockets. Otherwise the server would not notice the end
+    of the parent.
+    """
+    if found := list(_all):
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for one in found:
+            one.forget_in_child(nothing)
+        os.close(nothing)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 class AsyncChannel(NotCopyable, asyncio.Protocol):
     """A connection; `connected_channel` makes it."""
 
@@ -107,6 +126,7 @@ class AsyncChannel(NotCopyable, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        _all.add(self)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         if (one := transport.get_extra_info("socket")) is not None:
             keep_alive(one)
@@ -119,6 +139,12 @@ class AsyncChannel(NotCopyable, asyncio.Protocol):
                 self._deliver(decode_from_server(payload))
         except ProtocolError as error:
             self._lose(error if self._greeting.done() else not_a_server(data[:4]))
+
+    def forget_in_child(self, nothing: int) -> None:
+        """Put another file in place of a forked child's copy of the socket."""
+        one = self._transport.get_extra_info("socket")
+        if one is not None and one.fileno() >= 0:
+            os.dup2(nothing, one.fileno(), inheritable=False)
 
     def pause_writing(self) -> None:
         """Let later calls wait until the server reads."""

@@ -65,7 +65,11 @@ class ServerThread(AttachedServer):
             raise
         close_at_exit(self)
         _started.add(self)
-        self._ready.wait()
+        try:
+            self._ready.wait()
+        except BaseException:  # of a signal handler: no caller gets this server
+            self.close()
+            raise
         if self._error is not None and self._reason is None:
             raise self._error
 

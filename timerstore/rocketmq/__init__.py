@@ -47,10 +47,11 @@ def serve(
 ) -> "RocketmqServer":
     """Serve a store to clients of RocketMQ, on a thread of this process. Return the server.
 
-    The server ends when it or the store is closed, and by itself when the store has failed.
+    The server ends when it is closed. That of an open store also ends when the store is closed or
+    has failed.
 
     store: an open store, or one that `timerstore.connect` returned. Then the server makes a
-    connection of its own, with the same address and token, and ends only when it is closed. While
+    connection of its own, with the same address and token. While
     the process that has the store open is away, calls wait for it for `retry_for` seconds; after
     that clients get UNAVAILABLE.
 
@@ -75,7 +76,9 @@ def serve(
     Raises:
         ConfigError: an argument is invalid, the port is in use, the store has shards, or grpcio or
             protobuf is not installed.
+        ClosedError: the store is closed.
         UnavailableError: the process that has a connected store open was not reached in time.
+        AccessError, ProtocolError: as `timerstore.connect`.
     """
     try:
         start = importlib.import_module("timerstore.rocketmq.start_rocketmq_server").start_server

@@ -25,9 +25,11 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from timerstore.errors import (
+    AccessError,
     ClosedError,
     ConnectionLostError,
     FailedError,
+    ProtocolError,
     TimerStoreError,
     UnavailableError,
 )
@@ -52,6 +54,11 @@ _DECODED_FACTOR = 32
 """The memory of many empty fields, by their encoded length; measured: 25 to 36."""
 _READS = frozenset({"ReceiveMessage"})
 _GOOD = frozenset({"OK", "MESSAGE_NOT_FOUND", CANCELLED})
+_OUT_OF_REACH = (
+    ClosedError, FailedError,
+    # Of a connected store, whose owner is away, or was started again with another token or release.
+    ConnectionLostError, UnavailableError, AccessError, ProtocolError,
+)  # fmt: skip
 
 
 class ClientCall(NamedTuple):
@@ -227,7 +234,7 @@ class MethodService:
                 # Until the call has ended, as its answer may repeat texts of the request.
                 context.add_done_callback(lambda _: self._requests.release(count))
                 code = await run(call, _decoded(method, raw))
-            except (ClosedError, ConnectionLostError, FailedError, UnavailableError):
+            except _OUT_OF_REACH:
                 name = UNAVAILABLE
                 await context.abort(
                     grpc.StatusCode.UNAVAILABLE, "the store closes, has failed or is out of reach"

@@ -118,7 +118,13 @@ class RocketmqServer(ServerThread):
         return [] if self._service is None else self._service.counts.values()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        store = await self._reached()
+        reached = asyncio.ensure_future(self._reached())
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({reached, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not reached.done():  # the end of the loop cancels it
+            return
+        store = reached.result()
         server = grpc.aio.server(options=_channel_options(store, self._options.limits))
         try:
             port = self._listen(server)

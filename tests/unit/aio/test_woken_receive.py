@@ -1,4 +1,4 @@
-"""Which thread reads for a `receive` that a message woke: the loop of a server, if it woke alone."""
+"""A `receive` that a message woke alone reads on the loop of a server, others in threads."""
 
 import asyncio
 import threading

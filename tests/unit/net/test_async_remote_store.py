@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,23 @@ def test_ids_of_a_forked_child_are_its_own(served: ServedBench) -> None:
     served.bench.turn()
     assert sorted(one.body for one in served.bench.out("t")) == [b"1", b"2", b"child"]
     asyncio.run(store.close())
+
+
+def test_forked_child_has_no_copy_of_the_socket(served: ServedBench) -> None:
+    """Otherwise the server would not notice the end of the parent while the child lives."""
+
+    async def body() -> None:
+        store = await _connected(served.url)
+        channel = await store._channel()
+        number = channel._transport.get_extra_info("socket").fileno()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(int(stat.S_ISSOCK(os.fstat(number).st_mode)))
+        assert os.waitpid(pid, 0)[1] == 0
+        await store.put("t", b"x")
+        await store.close()
+
+    asyncio.run(body())
 
 
 async def _connected(url: str) -> AsyncRemoteStore:

@@ -3,6 +3,7 @@
 The other tests of this folder run over such a server, too, by the fixture `served`.
 """
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from tests.support.rocketmq_bench import RawCaller, RocketmqBench, seconds
 from tests.support.until import until
 from tests.support.ways import WAYS, ConnectedBench
 from timerstore.errors import ClosedError, ConfigError, MessageError, UnavailableError
+from timerstore.net.server_thread import ServerThread
 from timerstore.rocketmq import connected_calls, rocketmq_server
 from timerstore.rocketmq.definitions import Code, messages
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
@@ -197,4 +199,62 @@ def test_store_that_cannot_be_served_is_an_error(tmp_path: Path) -> None:
         timerstore.rocketmq.serve(bench.store, address="127.0.0.1:0")
     with pytest.raises(ConfigError, match="an open TimerStore or a connected one, got str"):
         timerstore.rocketmq.serve("unix:///s", address="127.0.0.1:0")  # type: ignore[arg-type]
+    bench.close()
+
+
+def test_owner_with_another_token_is_out_of_reach(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def token(secret: str) -> Path:
+        file = tmp_path / "token"
+        file.write_text(secret * 40)
+        file.chmod(0o600)
+        return file
+
+    with timerstore.open(tmp_path / "store", small()) as store:
+        access: dict[str, Any] = {"token_file": token("a"), "insecure": True}
+        owner = timerstore.net.serve(store, tcp="127.0.0.1:0", **access)
+        (url,) = owner.urls
+        with (
+            timerstore.connect(url, token="a" * 40) as connected,
+            timerstore.rocketmq.serve(connected, address="127.0.0.1:0") as server,
+        ):
+            caller = RawCaller(server.address)
+            assert caller.send().status.code == Code.OK
+            owner.close()
+            token("b")
+            owner = timerstore.net.serve(store, tcp=url.partition("//")[2], **access)
+            with pytest.raises(grpc.RpcError) as found:
+                caller.send()
+            assert found.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+            caller.close()
+            owner.close()
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("is_owner_silent", [False, True])
+def test_interrupted_start_leaves_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_owner_silent: bool
+) -> None:
+    bench = OnceBench(tmp_path / "store")
+    started: list[Any] = []
+    start = ServerThread._start_thread
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def start_thread(server: ServerThread) -> None:
+        started.append(server)
+        start(server)
+        monkeypatch.setattr(server._ready, "wait", interrupted)
+
+    async def never(_store: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ServerThread, "_start_thread", start_thread)
+    if is_owner_silent:
+        monkeypatch.setattr(connected_calls, "connected_calls", never)
+    with pytest.raises(KeyboardInterrupt):
+        timerstore.rocketmq.serve(bench.store, address="127.0.0.1:0")
+    assert started[0].has_ended
     bench.close()

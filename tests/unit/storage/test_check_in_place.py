@@ -1,6 +1,9 @@
 """File.check_in_place: a file that lost its name or its length is an error, at a small price."""
 
+import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,39 @@ def test_times_of_the_file_are_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert file.fd not in read
     file.status()
     assert file.fd in read
+
+
+_WITHOUT_STATX = """
+import ctypes, os, platform, struct, sys
+from pathlib import Path
+from timerstore._engine.storage.disk import Disk
+
+file = Disk().open(Path(sys.argv[1]), create=True)
+number = {"x86_64": 332, "aarch64": 291}[platform.machine()]
+load, equal, answer = 0x20, 0x15, 0x06
+steps = [(load, 0, 0, 0), (equal, 0, 1, number), (answer, 0, 0, 0x50000 | int(sys.argv[2])),
+         (answer, 0, 0, 0x7FFF0000)]
+code = b"".join(struct.pack("HBBI", *one) for one in steps)
+
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
+
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # no new privileges
+assert libc.prctl(22, 2, ctypes.byref(Program(len(steps), code)), 0, 0) == 0  # the filter
+assert libc.syscall(number, 0, None, 0, 0, None) == -1
+assert ctypes.get_errno() == int(sys.argv[2])
+file.check_in_place(0)
+print("in place")
+os.unlink(sys.argv[1])
+file.check_in_place(0)
+"""
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM])
+def test_file_is_checked_where_the_call_is_missing_or_forbidden(code: int, tmp_path: Path) -> None:
+    """Old kernels lack `statx`, and old container runtimes forbid it."""
+    command = [sys.executable, "-c", _WITHOUT_STATX, str(tmp_path / "f"), str(code)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "FailedError: the file was removed or replaced" in ended.stderr.splitlines()[-1]
+    assert ended.stdout == "in place\n"

@@ -280,7 +280,7 @@ rocketmq-if-possible:
 		"BROKER: no JDK 17 and Maven that work. \`make test-interop\` installs them and runs all." >&2
 
 .PHONY: test-frameworks
-test-frameworks: $(VENV)/.has-dev $(BUILT) ## the integration tests of kombu and Celery, with timerstore://; needs redis-server
+test-frameworks: $(VENV)/.has-dev $(BUILT) ## the integration tests of kombu and Celery, and a few with Celery 5.5, with timerstore://; needs redis-server
 	@$(RUN) -m tests.support.frameworks $(ARGS)
 
 .PHONY: test-stress

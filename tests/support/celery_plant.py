@@ -23,6 +23,7 @@ JOBS = """
 import json, os, time
 import timerstore.contrib.celery
 from celery import Celery
+from celery.exceptions import Reject
 
 app = Celery("jobs", broker=os.environ["JOBS_BROKER"], control=timerstore.contrib.celery.Control)
 app.conf.update(task_acks_late=True, worker_prefetch_multiplier=4)
@@ -41,6 +42,17 @@ def last(number, seconds):
     note(began=number)
     time.sleep(seconds)
     note(ended=number)
+
+@app.task(acks_late=False)
+def early(number, seconds):
+    last(number, seconds)
+
+@app.task(bind=True)
+def requeue(self, number):
+    is_again = self.request.delivery_info["redelivered"]
+    note(requeued=number, is_again=is_again)
+    if not is_again:
+        raise Reject(requeue=True)
 
 @app.task(bind=True, max_retries=2)
 def fail(self, number):
@@ -112,6 +124,13 @@ class Plant:
 
     def send(self, name: str, *args: Any, **options: Any) -> Any:
         return self.app.send_task(f"jobs.{name}", args, **options)
+
+    def leased_count(self) -> int:
+        """Return how many tasks are leased, after asserting that none is ready."""
+        with timerstore.connect(f"unix://{self.folder}/x.sock") as store:
+            found = store.backlog("celery", "celery")
+        assert not found.ready
+        return found.leased
 
     def notes(self, key: str) -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self._notes.read_text().splitlines()]

@@ -120,7 +120,8 @@ def dead_letters(run: Run, wait_s: float = 15) -> str:
         try:
             found = bodies(run.start().receive("%DLQ%g", "undertaker"))
         except ClientError as error:
-            if "route" not in error.text:
+            # Apache's proxy fails if a receive overtakes the settings of its client.
+            if "route" not in error.text and '"settings" is null' not in error.text:
                 raise
             time.sleep(1)
     return found
@@ -298,7 +299,6 @@ def dead_letter(run: Run) -> Facts:
     one.call("send", topic="normal", body="x")
     attempts = pushed(one, 2, "attempt", 4)
     found = dead_letters(run, 60)  # a broker moves it when it would deliver it next
-    one.close()
     return {"last attempts": attempts, "dead letters": found}
 
 

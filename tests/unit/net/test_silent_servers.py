@@ -356,7 +356,7 @@ def test_connect_timeout_limits_the_first_search(tmp_path: Path, made: Made) -> 
     options = {"connect_timeout": 0.2, "retry_for": _FOR_EVER_S}
     with pytest.raises(UnavailableError, match=r"no server was found in 0\.\d s"):
         made(f"unix://{tmp_path}/none", "topics", options=options)
-    with pytest.raises(UnavailableError, match=r"no server was found in 0 s"):
+    with pytest.raises(UnavailableError, match=r"no server was found in 0(\.1)? s"):
         made(f"unix://{tmp_path}/none", "topics", options={"retry_for": 0})
 
 

@@ -387,11 +387,14 @@ def test_poll_that_ends_at_any_step_loses_no_message(
 
     found = asyncio.run(end_poll())
     bench.turn()
-    again = bench.store.receive("t", "g")
+    again: list[Any] = []
     if isinstance(found, list) and found:
+        again += bench.store.receive("t", "g")
         assert again == []
     else:
         assert found == [] if by == "goodbye" else isinstance(found, asyncio.CancelledError)
+        # The owner of a connected store may give it back a moment later.
+        until(lambda: again.extend(bench.store.receive("t", "g")) or again)
         assert [one.attempt for one in again] == [1]
     bench.close()
 

@@ -19,10 +19,12 @@ from tests.support.inside.methods import (
     LEASES_CANCEL,
     LEASES_MOVE,
     LEASES_SETTLE,
+    LEASES_SETTLE_RECEIVED,
     LEASING_APPEND,
     LEASING_ROW,
 )
 from timerstore import AckResult, CancelResult
+from timerstore._engine.base.failpoints import reach
 
 
 @mutant("LE-1", "an ack returns, but the lease continues", needs="receive")
@@ -43,6 +45,7 @@ def _leases_not_committed() -> Patches:
 @mutant("LE-4", "receive and ack return before they are durable", needs="receive")
 def _lease_not_durable() -> Patches:
     yield swap(*LEASES_SETTLE, nothing)
+    yield swap(*LEASES_SETTLE_RECEIVED, lambda _leases: reach("receive_answered"))
 
 
 @mutant("LE-5", "attempts do not count over an expired lease", needs="receive")

@@ -37,7 +37,13 @@ from timerstore.net.channel_parts import (
     wait_of,
     window_ended,
 )
-from timerstore.net.endpoints import Endpoint, keep_alive, silent_server, unix_address
+from timerstore.net.endpoints import (
+    Endpoint,
+    close_copies,
+    keep_alive,
+    silent_server,
+    unix_address,
+)
 from timerstore.net.frames import FrameSplitter, frame
 from timerstore.net.giving_back import GivingBack, calls_that_give_back
 from timerstore.net.wire_errors import error_of
@@ -77,14 +83,9 @@ _all: "weakref.WeakSet[AsyncChannel]" = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    """Close a forked child's copies of the sockets. Otherwise the server would not notice the end
-    of the parent.
-    """
+    """Otherwise a server would not notice the end of the parent while the child lives."""
     if found := list(_all):
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for one in found:
-            one.forget_in_child(nothing)
-        os.close(nothing)
+        close_copies([one.fileno() for one in found])
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -140,11 +141,10 @@ class AsyncChannel(NotCopyable, asyncio.Protocol):
         except ProtocolError as error:
             self._lose(error if self._greeting.done() else not_a_server(data[:4]))
 
-    def forget_in_child(self, nothing: int) -> None:
-        """Put another file in place of a forked child's copy of the socket."""
+    def fileno(self) -> int:
+        """Return the number of the socket; -1 if it is closed."""
         one = self._transport.get_extra_info("socket")
-        if one is not None and one.fileno() >= 0:
-            os.dup2(nothing, one.fileno(), inheritable=False)
+        return -1 if one is None else int(one.fileno())
 
     def pause_writing(self) -> None:
         """Let later calls wait until the server reads."""

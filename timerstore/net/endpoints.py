@@ -10,7 +10,7 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,6 +108,19 @@ def keep_alive(one: socket.socket) -> None:
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE_S)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_INTERVAL_S)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
+
+
+def close_copies(numbers: Iterable[int]) -> None:
+    """Close a forked child's copies of sockets, except for numbers below 0.
+
+    The numbers stay taken: the parent's objects, of which the child has copies as well, close them
+    later.
+    """
+    found = [one for one in numbers if one >= 0]
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for one in found:
+        os.dup2(nothing, one, inheritable=False)
+    os.close(nothing)
 
 
 def silent_server(endpoint: Endpoint, one: Any) -> str:

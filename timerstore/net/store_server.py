@@ -14,7 +14,6 @@ See also: docs/operations.md (Operating the server).
 """
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Coroutine, Iterable
@@ -31,7 +30,7 @@ from timerstore.errors import (
 from timerstore.net.acceptor import Acceptor
 from timerstore.net.access import ServerAccess
 from timerstore.net.connections import Connections
-from timerstore.net.endpoints import Endpoint
+from timerstore.net.endpoints import Endpoint, close_copies
 from timerstore.net.fair_pool import FairPool
 from timerstore.net.listening import forget_unix, identity_of
 from timerstore.net.server_connection import ServerConnection
@@ -151,16 +150,10 @@ class StoreServer(ServerThread):
         await _all_of((one.ended() for one in self._connections), goodbye_s)
 
     def _forget_in_child(self) -> None:
-        """Close the copies of all sockets. The numbers stay taken: the loop's objects, of which the
-        child has copies as well, close them later.
-        """
+        """Close the copies of all sockets."""
         self._is_closed = True
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         numbers = [one.socket.fileno() for one in self._listeners]
-        for number in (*numbers, *(one.fileno() for one in self._connections)):
-            if number >= 0:
-                os.dup2(nothing, number, inheritable=False)
-        os.close(nothing)
+        close_copies([*numbers, *(one.fileno() for one in self._connections)])
 
 
 async def _all_of(

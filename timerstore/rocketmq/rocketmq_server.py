@@ -14,7 +14,6 @@ See also: docs/rocketmq-clients.md.
 
 import asyncio
 import importlib
-import os
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from timerstore._engine.base.metrics import GROUP_SEPARATOR
 from timerstore.aio import AsyncTimerStore
 from timerstore.clock import SystemClock
 from timerstore.errors import ConfigError, FailedError, cannot_listen
+from timerstore.net.endpoints import close_copies
 from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_thread import ServerThread
 from timerstore.rocketmq.access_keys import AccessKeys
@@ -217,12 +217,8 @@ class RocketmqServer(ServerThread):
         self._is_closed = True
         found = _PORT_OF_PEER.search(self.address)
         port = int(found[1]) if found else 0
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for one in Path("/proc/self/fd").iterdir():
-            number = int(one.name)
-            if number != nothing and _local_port(number) == port:
-                os.dup2(nothing, number, inheritable=False)
-        os.close(nothing)
+        numbers = [int(one.name) for one in Path("/proc/self/fd").iterdir()]
+        close_copies([one for one in numbers if _local_port(one) == port])
 
 
 def _local_port(number: int) -> int | None:

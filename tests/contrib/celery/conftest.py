@@ -9,6 +9,7 @@ pytest.importorskip("celery", reason="celery is not installed: pip install timer
 
 from tests.contrib.celery.kombu_bench import KombuBench
 from tests.support.celery_brokers import close_brokers
+from tests.support.celery_plant import Plant
 
 
 @pytest.fixture
@@ -17,3 +18,11 @@ def kombu_bench(tmp_path: Path) -> Iterator[KombuBench]:
     yield one
     one.close()
     close_brokers()
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Iterator[Plant]:
+    """A server in a process of its own, and workers."""
+    one = Plant(tmp_path)
+    yield one
+    one.close()

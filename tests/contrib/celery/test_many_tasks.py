@@ -7,7 +7,6 @@ an hour. The test waits for the first 40 s of them, 500 in each second.
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,13 +21,6 @@ FULL = 100_000
 PER_SECOND = 500
 RUNS = min(TASKS // 2, 40 * PER_SECOND)
 MIB = 1 << 20
-
-
-@pytest.fixture
-def plant(tmp_path: Path) -> Iterator[Plant]:
-    one = Plant(tmp_path)
-    yield one
-    one.close()
 
 
 def _memory_bytes(process_ids: list[int]) -> int:

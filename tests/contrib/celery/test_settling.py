@@ -2,21 +2,12 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.celery_plant import Plant
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def plant(tmp_path: Path) -> Iterator[Plant]:
-    one = Plant(tmp_path)
-    yield one
-    one.close()
 
 
 @pytest.mark.parametrize(("task", "leased_count"), [("early", 0), ("last", 1)])

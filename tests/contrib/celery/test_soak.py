@@ -6,7 +6,6 @@ TIMERSTORE_CELERY_SOAK_S: duration in seconds (20; 600 in full).
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ pytestmark = [pytest.mark.more, pytest.mark.timeout(0)]
 
 SECONDS = float(os.environ.get("TIMERSTORE_CELERY_SOAK_S", "20"))
 WORKERS_MAX = 3
-
-
-@pytest.fixture
-def plant(tmp_path: Path) -> Iterator[Plant]:
-    one = Plant(tmp_path)
-    yield one
-    one.close()
 
 
 def _resources(plant: Plant) -> dict[str, Any]:

@@ -4,8 +4,6 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,6 @@ import pytest
 from tests.support.celery_plant import Plant, kill
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def plant(tmp_path: Path) -> Iterator[Plant]:
-    one = Plant(tmp_path)
-    yield one
-    one.close()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])

@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.signal import Signals
+from timerstore.clock import Clock
 from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 
 IDLE_S_MAX = 10.0
@@ -30,6 +31,11 @@ _BACKOFF_S_MIN = 0.01
 _BACKOFF_S_MAX = 1.0
 
 Item = TypeVar("Item")
+
+
+def idle_until(clock: Clock, time_ms: int) -> float:
+    """Return how long a service may wait for a wall time, seconds."""
+    return min(max(clock.seconds_until(time_ms), 0.0), IDLE_S_MAX)
 
 
 class WakeEvent(NotCopyable):

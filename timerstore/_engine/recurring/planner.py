@@ -20,7 +20,7 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, lib
 from timerstore._engine.base.owner import NotCopyable
-from timerstore._engine.base.service import IDLE_S_MAX, Service
+from timerstore._engine.base.service import Service, idle_until
 from timerstore._engine.format import recurring_json
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import Tree
@@ -257,7 +257,7 @@ class Planner(Service):
         """Return the time until the next run must be planned."""
         if self._wake_ms is None:
             return None
-        return min(max(self._clock.seconds_until(self._wake_ms), 0.0), IDLE_S_MAX)
+        return idle_until(self._clock, self._wake_ms)
 
     def _wake_of(self, definition: Definition) -> int:
         """Return when the definition's next run is to be planned.

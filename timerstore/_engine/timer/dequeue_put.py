@@ -26,7 +26,7 @@ import numpy as np
 from timerstore._engine.base import failpoints
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.service import IDLE_S_MAX, Service
+from timerstore._engine.base.service import IDLE_S_MAX, Service, idle_until
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.timer.fair_queue import FairQueue, Taken
@@ -288,7 +288,7 @@ class DequeuePut(Service):
         wake_ms = self._open_slot.next_wake_ms()
         if wake_ms is None:
             return self._sooner_s(None)
-        wait_s = min(max(self._clock.seconds_until(wake_ms), 0.0), IDLE_S_MAX)
+        wait_s = idle_until(self._clock, wake_ms)
         return self._sooner_s(max(wait_s, _UNLINKED_S) if self._is_blocked else wait_s)
 
     def _sooner_s(self, wait_s: float | None) -> float | None:

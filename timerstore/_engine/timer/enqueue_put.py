@@ -13,7 +13,7 @@ Raises: FullError before anything is linked; it is retried.
 See also: docs/decisions/0003-timing-wheel.md
 """
 
-from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
+from timerstore._engine.base.service import Handoff, Service, idle_until
 from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.linker import BLOCKED, Linker
@@ -101,4 +101,4 @@ class EnqueuePut(Service):
         due_ms = self._linker.next_move_down_ms()
         if due_ms is None or due_ms <= self._clock.now_ms:  # blocked; a checkpoint wakes it
             return None
-        return min(max(self._clock.seconds_until(due_ms), 0.0), IDLE_S_MAX)
+        return idle_until(self._clock, due_ms)

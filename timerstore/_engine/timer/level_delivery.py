@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib, raise_status
-from timerstore._engine.base.service import IDLE_S_MAX, Service
+from timerstore._engine.base.service import IDLE_S_MAX, Service, idle_until
 from timerstore._engine.format.counts_json import Pending
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Scan
@@ -289,7 +289,7 @@ class ScheduleDeliver(Service):
             return min(held_ns / 1e9, IDLE_S_MAX)
         if self._next_ms is None:
             return None
-        return min(max(self._clock.seconds_until(self._next_ms), 0.0), IDLE_S_MAX)
+        return idle_until(self._clock, self._next_ms)
 
 
 def _first_of(parts: list[Entries], count: int) -> Entries:

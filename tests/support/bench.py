@@ -36,6 +36,7 @@ def small(**changes: Any) -> StoreConfig:
         "staging_bytes": 16 * 1024,
         "reserve_bytes": 0,
         "flush": "async",
+        "spread_seed": 1,
     }
     return StoreConfig(**{**sizes, **changes})
 

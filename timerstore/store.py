@@ -24,7 +24,6 @@ from timerstore._engine.leases import (
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
-    WaitingTopics,
 )
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.filter import make_filter
@@ -65,7 +64,7 @@ class TimerStore(
         LeasedMessage,
         Recurring,
         Consumer,
-        WaitingReceive | WaitingTopics,
+        WaitingReceive,
     ],
 ):
     """An open store; `timerstore.open` returns it. Close it, or use `with`.

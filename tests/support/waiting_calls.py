@@ -5,7 +5,6 @@ from typing import Any
 from tests.support.bench import Bench
 from tests.support.inside import inside
 from timerstore import Consumer, Message, PullResult
-from timerstore._engine.read.groups import AssignedQueue
 from timerstore._engine.read.waiting import WaitingPoll, WaitingPull
 
 
@@ -31,9 +30,7 @@ class WaitingPullCaller:
         self.wake_count += 1
 
     def look(self) -> None:
-        fetched = self.pull.look()
-        if self.pull.is_done(fetched):
-            self.result = self.pull.final(fetched)
+        self.result = self.pull.answer(self.pull.look())
 
     def enter(self) -> bool:
         self.is_waiting = self.result is None and self.pull.enter(self._wake)
@@ -63,7 +60,6 @@ class PollCaller:
         self.poll: WaitingPoll = consumer.begin_poll(max_count, wait)
         self.is_waiting = False
         self.answer: list[Message] | None = None
-        self._fetched: list[AssignedQueue] = []
 
     def _wake(self) -> None:
         self.wake_count += 1
@@ -72,9 +68,8 @@ class PollCaller:
         if self.is_waiting:
             self.poll.leave()
             self.is_waiting = False
-        self._fetched = self.poll.look()
-        if self.poll.is_done(self._fetched):
-            self.answer = self.poll.final(self._fetched)
+        self.answer = self.poll.answer(self.poll.look())
+        if self.answer is not None:
             self.poll.end()
 
     def enter(self) -> bool:

@@ -57,7 +57,7 @@ from timerstore._engine.read.consumer import Consumer, ConsumerContext
 from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress, Offsets
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
-from timerstore._engine.read.pull import Puller, QueueEnds
+from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.query import Querier
 from timerstore._engine.recovery.log_tail import LogTail
 from timerstore._engine.recovery.recovery import Recovered, recover
@@ -390,7 +390,7 @@ class Engine(NotCopyable):
             self.appender,
             self.groups,
             make_consumer,
-            QueueEnds(self.routes, self.puller),
+            self.puller,
             self.lease_kinds,
             self.finder,
         )

@@ -387,8 +387,8 @@ class AsyncTimerStore(AsyncClosing):
                     got = self._looks.timed(waiting.look)
                 else:
                     got = await self._run_or(waiting.look, unwanted)
-                if waiting.is_done(got):
-                    return waiting.final(got)
+                if (answer := waiting.answer(got)) is not None:
+                    return answer
         finally:
             waiters.end(waiting)
 

@@ -27,7 +27,7 @@ from timerstore._engine.base import argument_types
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import read_receipt
-from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive, WaitingTopics
+from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive
 from timerstore._engine.leases.lease_reader import recalled
 from timerstore._engine.leases.receive_request import (
     ReceiveChecks,
@@ -78,7 +78,7 @@ class ShardLeases(NotCopyable):
             return found
         return wait_in_thread(self._begin(request), found)
 
-    def begin(self, request: ReceiveRequest) -> "WaitingShards":
+    def begin(self, request: ReceiveRequest) -> MultiWait[ShardLeasedMessage]:
         """Begin a `receive` during which the caller waits."""
         return self._begin(self._checked(request))
 
@@ -91,13 +91,13 @@ class ShardLeases(NotCopyable):
             self.ack(request.ack, "ack")
         return replace(request, topic=topic, max_count=terms.max_count, wait=terms.wait_s, ack=())
 
-    def _begin(self, request: ReceiveRequest) -> "WaitingShards":
+    def _begin(self, request: ReceiveRequest) -> MultiWait[ShardLeasedMessage]:
         begin = methodcaller("begin_receive", request.topic, request.group, **request.options())
         shards = range(len(self._stores))
-        begun: list[WaitingReceive | WaitingTopics] = begin_parts(
+        begun: list[WaitingReceive] = begin_parts(
             partial(self._call, shard, begin) for shard in shards
         )
-        return WaitingShards(begun, lambda: self._take(request))
+        return MultiWait(begun, lambda: self._take(request))
 
     def _take(self, request: ReceiveRequest) -> list[ShardLeasedMessage]:
         """Lease what there is now, at most so many, from shard after shard."""
@@ -192,7 +192,3 @@ class ShardLeases(NotCopyable):
         shard, receipt = split_receipt(text, len(self._stores))
         read_receipt(receipt)
         return shard, receipt
-
-
-class WaitingShards(MultiWait[ShardLeasedMessage]):
-    """A `receive` of all shards that may wait; the caller does the waiting."""

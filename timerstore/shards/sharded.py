@@ -27,6 +27,7 @@ from timerstore._engine.base.owner import close_at_exit, warn_unclosed
 from timerstore._engine.buckets.bucket_url import reject_without_bucket
 from timerstore._engine.leases import AckResult, DeadLetter, LeaseConsumer, LeasedMessage
 from timerstore._engine.leases.receive_request import ReceiveRequest
+from timerstore._engine.read.waiting import MultiWait
 from timerstore._engine.recurring import RecurringRequest
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
@@ -52,7 +53,7 @@ from timerstore.shards.routing import Turns, shard_of_key
 from timerstore.shards.shard_calls import close_all, named
 from timerstore.shards.shard_consumer import ShardConsumer
 from timerstore.shards.shard_ingest import Ingested
-from timerstore.shards.shard_leases import ShardLeases, WaitingShards
+from timerstore.shards.shard_leases import ShardLeases
 from timerstore.shards.shard_letters import ShardLetters
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.shards.shard_pending import ShardPending
@@ -74,7 +75,7 @@ class ShardedStore(
         ShardLeasedMessage,
         ShardRecurring,
         ShardConsumer,
-        WaitingShards,
+        MultiWait[ShardLeasedMessage],
     ],
 ):
     """An open directory of shards; `timerstore.open_shards` returns it.
@@ -216,7 +217,7 @@ class ShardedStore(
     def _do_receive(self, request: ReceiveRequest) -> list[ShardLeasedMessage]:
         return self._leases.receive(request)
 
-    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingShards:
+    def _do_begin_receive(self, request: ReceiveRequest) -> MultiWait[ShardLeasedMessage]:
         return self._leases.begin(request)
 
     def _do_lease_consumer(

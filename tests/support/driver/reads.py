@@ -43,7 +43,9 @@ class ReadDriver(ChangeDriver):
         if rung:
             del self._waiting[queue]
             pull.leave()
-            found = pull.final(pull.look()).messages  # not all if they are large
+            answer = pull.answer(pull.look())
+            assert answer is not None
+            found = answer.messages  # not all if they are large
             assert found == tuple(new[: len(found)])
             assert bool(found) == bool(new)
 

@@ -36,8 +36,8 @@ class ReceiveCaller:
 
     def answer(self) -> list[bytes]:
         self._begun.leave()
-        found = self._begun.look()
-        assert self._begun.is_done(found)
+        found = self._begun.answer(self._begun.look())
+        assert found is not None
         self._begun.end()
         return [one.body for one in found]
 

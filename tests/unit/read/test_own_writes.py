@@ -26,10 +26,10 @@ def _bodies(messages: Any) -> list[bytes]:
 
 def _answer(begun: Any) -> Any:
     """Return the answer of a begun call after one look."""
-    fetched = begun.look()
-    assert begun.is_done(fetched)
+    answer = begun.answer(begun.look())
+    assert answer is not None
     begun.end()
-    return begun.final(fetched)
+    return answer
 
 
 def _by_consumer(store: TimerStore) -> list[bytes]:

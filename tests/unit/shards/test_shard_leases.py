@@ -214,7 +214,7 @@ def test_begin_receive_waits_in_event_loop(shards: ShardBench) -> None:
     waiting.leave()
     (one,) = waiting.look()
     assert (one.shard, one.body) == (1, b"a")
-    assert waiting.is_done([one])
+    assert waiting.answer([one]) == [one]
     waiting.end()
 
 

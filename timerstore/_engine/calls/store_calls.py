@@ -25,7 +25,6 @@ from timerstore._engine.leases import (
     LeasedMessage,
     Leases,
     WaitingReceive,
-    WaitingTopics,
 )
 from timerstore._engine.leases.dead_letters import Requeuer, check_names
 from timerstore._engine.leases.half_messages import HalfMessages
@@ -233,7 +232,7 @@ class StoreCalls(OpenStore):
     def _do_receive(self, request: ReceiveRequest) -> list[LeasedMessage]:
         return self._leases.receive(request)
 
-    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive | WaitingTopics:
+    def _do_begin_receive(self, request: ReceiveRequest) -> WaitingReceive:
         self._check_open()
         return self._leases.begin(request, self._call)
 

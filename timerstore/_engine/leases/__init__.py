@@ -12,7 +12,7 @@ No lease is kept in memory. A lease is a timer like any other.
 
 from timerstore._engine.leases.backoff import Backoff
 from timerstore._engine.leases.lease_consumer import Heartbeat, LeaseConsumer
-from timerstore._engine.leases.lease_reader import WaitingReceive, WaitingTopics
+from timerstore._engine.leases.lease_reader import WaitingReceive
 from timerstore._engine.leases.leased_message import AckResult, DeadLetter, LeasedMessage
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.leases.receive_request import LeaseCall
@@ -27,5 +27,4 @@ __all__ = [
     "LeasedMessage",
     "Leases",
     "WaitingReceive",
-    "WaitingTopics",
 ]

@@ -31,8 +31,8 @@ from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.consumer import Consumer, OrderQueues
 from timerstore._engine.read.groups import AssignedQueue, Filters
-from timerstore._engine.read.pull import QueueEnds
-from timerstore._engine.read.waiting import MultiWait, WaitingPoll, begin_parts
+from timerstore._engine.read.pull import Puller
+from timerstore._engine.read.waiting import MultiWait, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
 from timerstore.messages import Message
 
@@ -119,6 +119,8 @@ _NO_FILTERS = Filters(None, None)
 _NAMES_BYTES = 512
 """About what names of fields, the receipt and the numbers of a message take in an answer."""
 MakeConsumer = Callable[[str, str, Filters], Consumer]
+WaitingReceive = MultiWait[LeasedMessage]
+"""A `receive` that may wait for a topic and its retry topic, or for several topics."""
 
 
 class LeaseReader(NotCopyable):
@@ -132,12 +134,12 @@ class LeaseReader(NotCopyable):
         make_consumer: MakeConsumer,
         commit: Callable[[], None],
         routes: Routes,
-        ends: QueueEnds,
+        puller: Puller,
         make_order: Callable[[Callable[[int], int]], MessageOrder],
     ) -> None:
         self.topic = topic
         self._routes = routes
-        self._ends = ends
+        self._puller = puller
         self._order = PriorityOrder()
         self._sides = [
             LeaseSource(topic, group, retry_topic(topic, group), is_retry=True),
@@ -200,7 +202,7 @@ class LeaseReader(NotCopyable):
     ) -> None:
         """Lease messages of the topic of which no earlier one of their message group is leased."""
         consumer = self._consumers[1]
-        self._ends.catch_up()
+        self._puller.catch_up()
         for queue in consumer.queues_in_turn():
             count = terms.max_count - len(leased)
             if not count or not self._may_have_messages(self.topic, queue):
@@ -268,7 +270,7 @@ class LeaseReader(NotCopyable):
         """Buffer the messages that may come next; return the queues by rank and side."""
         found: dict[Source, AssignedQueue] = {}
         turn_count = self._order.turn_count(count)
-        self._ends.catch_up()
+        self._puller.catch_up()
         for side, source in enumerate(self._sides):
             order = partial(self._highest_first, source.read_topic)
             queues = self._fetch(side, count, bytes_max, order)
@@ -285,11 +287,10 @@ class LeaseReader(NotCopyable):
         return [one for one in ranked if self._may_have_messages(topic, one)]
 
     def _may_have_messages(self, topic: str, queue: AssignedQueue) -> bool:
-        return (
-            bool(queue.buffered)
-            or queue.position < 0
-            or self._ends.has_messages(topic, queue.queue_id, queue.fetch_at)
-        )
+        if queue.buffered or queue.position < 0:
+            return True
+        route = self._routes.get(topic, queue.queue_id)
+        return route is not None and self._puller.has_messages(route, queue.fetch_at)
 
     def _lease_from(
         self,
@@ -315,15 +316,13 @@ class LeaseReader(NotCopyable):
 
     # --- waiting ---
 
-    def begin(
-        self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]
-    ) -> "WaitingReceive":
+    def begin(self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]) -> WaitingReceive:
         """Begin to wait for both topics; `take` leases messages."""
         with self._lock:
             if (mode := _Mode(terms.filters, terms.ordered)) != self._mode:
                 self._read_with(mode)
             polls = [one.begin_poll(terms.max_count, terms.wait_s) for one in self._consumers]
-            waiting = WaitingReceive(polls, take, self._waiting)
+            waiting = MultiWait(polls, take, self._waiting.discard)
             if terms.wait_s > 0:
                 self._waiting.add(waiting)
             return waiting
@@ -382,24 +381,6 @@ def _rank_of(queue: AssignedQueue) -> int:
 
 def _only(queue_id: int, queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:
     return [queues[queue_id]] if queue_id in queues else []
-
-
-class WaitingReceive(MultiWait[LeasedMessage]):
-    """A `receive` that may wait for its topic and its retry topic."""
-
-    def __init__(
-        self,
-        polls: Sequence[WaitingPoll],
-        take: Callable[[], list[LeasedMessage]],
-        waiting: "WeakSet[WaitingReceive]",
-    ) -> None:
-        super().__init__(polls, take)
-        self._waiting = waiting
-
-    def end(self) -> None:
-        """Stop waiting; every caller must call this in the end, or drop the object."""
-        super().end()
-        self._waiting.discard(self)
 
 
 # --- topic turns ---
@@ -471,14 +452,8 @@ class TopicTurns(NotCopyable):
             with self._lock:
                 self._first = following % len(readers)
 
-    def begin(
-        self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]
-    ) -> "WaitingTopics":
+    def begin(self, terms: ReceiveTerms, take: Callable[[], list[LeasedMessage]]) -> WaitingReceive:
         """Begin to wait for all topics; `take` leases messages."""
-        return WaitingTopics(
+        return MultiWait(
             begin_parts(partial(reader.begin, terms, take) for reader in self._readers), take
         )
-
-
-class WaitingTopics(MultiWait[LeasedMessage]):
-    """A `receive` that may wait for several topics."""

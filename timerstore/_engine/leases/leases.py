@@ -41,7 +41,6 @@ from timerstore._engine.leases.lease_reader import (
     MakeConsumer,
     TopicTurns,
     WaitingReceive,
-    WaitingTopics,
     recalled,
 )
 from timerstore._engine.leases.lease_timers import LeaseKinds, LeaseTimers, Renewals
@@ -72,7 +71,7 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
-from timerstore._engine.read.pull import QueueEnds
+from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.waiting import wait_in_thread
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.write.append import Appender
@@ -110,13 +109,13 @@ class Leases(NotCopyable):
         appender: Appender,
         groups: Groups,
         make_consumer: MakeConsumer,
-        ends: QueueEnds,
+        puller: Puller,
         kinds: LeaseKinds,
         lookup: HandleLookup,
     ) -> None:
         self._clock = core.clock
         self._checks = ReceiveChecks(core.config)
-        self._ends = ends
+        self._puller = puller
         self._log = core.log
         self._config = core.config
         self._appender = appender
@@ -162,7 +161,7 @@ class Leases(NotCopyable):
             self._return_unseen(leased)
             raise
 
-    def begin(self, request: ReceiveRequest, within: Within) -> WaitingReceive | WaitingTopics:
+    def begin(self, request: ReceiveRequest, within: Within) -> WaitingReceive:
         """Begin a `receive` during which the caller waits; `within` runs each look."""
         source, terms = self._prepare(request)
         if request.ack:
@@ -202,9 +201,7 @@ class Leases(NotCopyable):
                 return error
         return begun
 
-    def _begin_unclaimed(
-        self, source: Source, terms: ReceiveTerms
-    ) -> WaitingReceive | WaitingTopics:
+    def _begin_unclaimed(self, source: Source, terms: ReceiveTerms) -> WaitingReceive:
         def take() -> list[LeasedMessage]:
             found = self._take(source, terms, [])
             self._unclaimed.add(found)
@@ -246,7 +243,7 @@ class Leases(NotCopyable):
                 self._groups.lease(topic, group, retry_topic(topic, group))
                 reader = LeaseReader(
                     topic, group, self._leasing, self._make_consumer, self._lease_progress.commit,
-                    self._routes, self._ends,
+                    self._routes, self._puller,
                     partial(MessageOrder, self._log, self._routes, topic, group),
                 )  # fmt: skip
                 self._readers[topic, group] = reader

@@ -21,7 +21,6 @@ from timerstore._engine.leases.lease_reader import (
     LeaseReader,
     TopicTurns,
     WaitingReceive,
-    WaitingTopics,
 )
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.receive_request import COUNT_MAX, ReceiveRequest, ReceiveTerms
@@ -40,7 +39,7 @@ class BegunReceive:
     found: list[LeasedMessage] = field(default_factory=list)
     is_postponed: bool = False
     """Whether it has not read yet, and does so by its `waiting`, also if it does not wait."""
-    waiting: WaitingReceive | WaitingTopics | None = None
+    waiting: WaitingReceive | None = None
 
     @property
     def missing(self) -> int:

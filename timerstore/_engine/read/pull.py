@@ -20,7 +20,7 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.long_poll import LongPollTable, PropertyColumn
 from timerstore._engine.read.queue_reader import QueueReader, empty_batch, first_stored
@@ -235,6 +235,10 @@ class Puller(NotCopyable):
         """Dispatch one batch of visible records, if dispatch is behind."""
         self._dispatches_visible(self._dispatch.dispatched)
 
+    def has_messages(self, route: Route, offset: int) -> bool:
+        """Return whether a queue has visible messages from an offset on; call `catch_up` before."""
+        return route.queue.visible(self.visible_end) > offset
+
     @property
     def visible_end(self) -> int:
         """Return the log offset below which messages are visible when they are dispatched."""
@@ -323,29 +327,3 @@ def result_of(pulled: Pulled) -> PullResult:
     return PullResult(
         pulled.status, messages, pulled.next_offset, pulled.min_offset, pulled.max_offset
     )
-
-
-# --- queue ends ---
-# Tell whether a queue has messages from an offset on, without a pull.
-#
-# Thread safety: any thread.
-# Invariants:
-#     1. After `catch_up`, the answer is that of a pull: no put that returned before is missed,
-#        within the limits of Puller.
-
-
-class QueueEnds(NotCopyable):
-    """The ends of the queues of one store."""
-
-    def __init__(self, routes: Routes, puller: Puller) -> None:
-        self._routes = routes
-        self._puller = puller
-
-    def catch_up(self) -> None:
-        """Dispatch the messages that are visible, as a pull does that finds nothing."""
-        self._puller.catch_up()
-
-    def has_messages(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Return whether a queue has visible messages from an offset on."""
-        route = self._routes.get(topic, queue_id)
-        return route is not None and route.queue.visible(self._puller.visible_end) > offset

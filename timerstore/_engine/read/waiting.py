@@ -1,12 +1,11 @@
 """A pull that may wait; a thread or an event loop does the waiting.
 
     fetched = look()
-    while not is_done(fetched):
+    while answer(fetched) is None:
         if enter(wake):
             sleep until `wake` is called, or for left_s
-            leave()
+            leave()                     and return when_closed(), if the store was closed
         fetched = look()
-    answer = final(fetched)             or when_closed(), if the store was closed
     end()                               in every case
 
 Thread safety: one thread at a time; any thread may call `wake`.
@@ -45,7 +44,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Waitable(Protocol[Fetched, Answer_co]):
-    """A call that may wait: a pull (below), a consumer's poll (waiting.py) or several."""
+    """A call that may wait: a pull, a consumer's poll, or several of them (all below)."""
 
     @property
     def left_s(self) -> float: ...
@@ -54,8 +53,7 @@ class Waitable(Protocol[Fetched, Answer_co]):
     def enter(self, wake: Callable[[], None]) -> bool: ...
     def leave(self) -> None: ...
     def look(self) -> Fetched: ...
-    def is_done(self, fetched: Fetched) -> bool: ...
-    def final(self, fetched: Fetched) -> Answer_co: ...
+    def answer(self, fetched: Fetched) -> Answer_co | None: ...
     def when_closed(self) -> Answer_co: ...
     def end(self) -> None: ...
 
@@ -167,15 +165,17 @@ class WaitingPull(NotCopyable, Generic[Answer]):
             self._is_over = True
         self._offset = poll.no_match_below
 
-    def is_done(self, fetched: Answer) -> bool:
-        """Return whether this is the answer; if not, `enter` again."""
+    def answer(self, fetched: Answer) -> Answer | None:
+        """Return the answer, or None if the caller should `enter` again."""
         if fetched.status is PullStatus.NO_MATCHED_MESSAGE and self._has_waited:
             self._offset = fetched.next_offset  # the message that woke it does not match
         elif fetched.status not in WAITING:
-            return True
-        return self._is_over or self.is_closed or self.left_s <= 0
+            return fetched
+        if self._is_over or self.is_closed or self.left_s <= 0:
+            return self._final(fetched)
+        return None
 
-    def final(self, fetched: Answer) -> Answer:
+    def _final(self, fetched: Answer) -> Answer:
         """Return the answer; its next offset is after the messages that did not match."""
         if fetched.status is PullStatus.OFFSET_OVERFLOW_ONE and self._offset > self._start_offset:
             return replace(fetched, status=PullStatus.NO_MATCHED_MESSAGE)
@@ -188,7 +188,7 @@ class WaitingPull(NotCopyable, Generic[Answer]):
             bounds = PullBounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, 0)
         else:
             bounds = PullBounds(PullStatus.OFFSET_OVERFLOW_ONE, at, low, at)
-        return self.final(self._empty(bounds))
+        return self._final(self._empty(bounds))
 
     def end(self) -> None:
         """Remove the poll if a signal interrupted the wait before `leave`."""
@@ -199,7 +199,7 @@ class WaitingPull(NotCopyable, Generic[Answer]):
 def wait_in_thread(waiting: Waitable[Fetched, Answer_co], fetched: Fetched) -> Answer_co:
     """Wait in this thread, after a first look that returned `fetched`."""
     try:
-        while not waiting.is_done(fetched):
+        while (answer := waiting.answer(fetched)) is None:
             event = WakeEvent()  # unlike threading.Event, a signal handler cannot leave it locked
             if waiting.enter(event.set):
                 try:
@@ -209,7 +209,7 @@ def wait_in_thread(waiting: Waitable[Fetched, Answer_co], fetched: Fetched) -> A
                 if waiting.is_closed:
                     return waiting.when_closed()
             fetched = waiting.look()
-        return waiting.final(fetched)
+        return answer
     finally:
         try:
             waiting.end()
@@ -221,12 +221,10 @@ def wait_in_thread(waiting: Waitable[Fetched, Answer_co], fetched: Fetched) -> A
 # --- waiting poll ---
 # A consumer's poll that may wait; a thread or an event loop does the waiting.
 #
-# It is for polls what WaitingPull is for pulls (waiting.py).
-#
 # Thread safety: one thread at a time, but `look` may run in another thread than the other methods.
 # Any thread may call `wake`.
 # Invariants:
-#     1. `look` fetches messages and returns none; `is_done` returns them and does not block. So a
+#     1. `look` fetches messages and returns none; `answer` returns them and does not block. So a
 #        task that is cancelled while `look` runs takes no message with it.
 #     2. After `end` the next waiter of the consumer is in the long-poll table.
 # Raises: FailedError if the store fails during the wait; what `fetch` raises.
@@ -267,7 +265,6 @@ class WaitingPoll(NotCopyable):
         end_ns = FOREVER_NS if wait_s is None else clock.monotonic_ns + int(wait_s * 1e9)
         self._waiter = Waiter(end_ns)
         self._is_over = False
-        self._found: list[Message] = []
 
     @property
     def left_s(self) -> float:
@@ -318,18 +315,13 @@ class WaitingPoll(NotCopyable):
                 return []
             raise
 
-    def is_done(self, fetched: list[AssignedQueue]) -> bool:
-        """Return whether there is an answer; if not, `enter` again."""
-        if fetched:
-            self._found = self._source.hand_out(fetched, self._max_count)
-            if self._found:
-                return True
-            # Another thread took the messages.
-        return self._is_over or self.is_closed or self.left_s <= 0
-
-    def final(self, _fetched: list[AssignedQueue]) -> list[Message]:
-        """Return the answer."""
-        return self._found
+    def answer(self, fetched: list[AssignedQueue]) -> list[Message] | None:
+        """Return the answer, or None if the caller should `enter` again."""
+        # Another thread may have taken the fetched messages.
+        found = self._source.hand_out(fetched, self._max_count) if fetched else []
+        if found or self._is_over or self.is_closed or self.left_s <= 0:
+            return found
+        return None
 
     def when_closed(self) -> list[Message]:
         """Return the answer of a closed store or consumer."""
@@ -372,9 +364,16 @@ def begin_parts(begins: Iterable[Callable[[], Part]]) -> list[Part]:
 class MultiWait(NotCopyable, Generic[One]):
     """A call that may wait for any of its parts; its answer is a list."""
 
-    def __init__(self, parts: Sequence[Waitable[Any, Any]], take: Callable[[], list[One]]) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Waitable[Any, Any]],
+        take: Callable[[], list[One]],
+        ended: Callable[["MultiWait[One]"], None] | None = None,
+    ) -> None:
+        """`take` returns the messages that there are now; `ended` is called at the end."""
         self._parts = parts
         self._take = take
+        self._ended = ended
         self.within: Callable[[Callable[[], list[One]]], list[One]] = lambda take: take()
         """Runs each look; for an event loop, as a call of the store."""
 
@@ -423,19 +422,17 @@ class MultiWait(NotCopyable, Generic[One]):
                 return []
             raise
 
-    def is_done(self, fetched: list[One]) -> bool:
-        """Return whether this is the answer; if not, `enter` again."""
-        return bool(fetched) or self.is_closed or self.left_s <= 0
-
-    def final(self, fetched: list[One]) -> list[One]:
-        """Return the answer."""
-        return fetched
+    def answer(self, fetched: list[One]) -> list[One] | None:
+        """Return the answer, or None if the caller should `enter` again."""
+        return fetched if fetched or self.is_closed or self.left_s <= 0 else None
 
     def when_closed(self) -> list[One]:
         """Return the answer of a closed store."""
         return []
 
     def end(self) -> None:
-        """End every part; every caller that entered must call this in the end."""
+        """End every part; every caller must call this in the end, or drop the object."""
         for one in self._parts:
             one.end()
+        if self._ended is not None:
+            self._ended(self)

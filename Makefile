@@ -165,7 +165,7 @@ test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, m
 	$(PYTEST) -n 2 --dist worksteal -m "$(USUAL)$(if $(ARGS),, and not late)" $(OTHERS) $(or $(ARGS),tests)
 
 .PHONY: test-late
-test-late: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what follows `make test` in CI: planted bugs, kills, tests of tools
+test-late: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what follows `make test` in CI: planted bugs, whole processes, tests of tools
 	$(PYTEST) -n 2 --dist worksteal -m "late and $(USUAL)" $(OTHERS) $(or $(ARGS),tests)
 
 # Left out: what needs more than each machine has, races in real time, and campaigns, of which `make test`

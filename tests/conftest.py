@@ -69,22 +69,34 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 LATE = (
+    "tests/cli/test_demo.py",
+    "tests/cli/test_full_disk.py",
+    "tests/cli/test_serve",
+    "tests/corruption",
     "tests/crash",
+    "tests/net",
     "tests/sim/test_mutants.py",
     "tests/unit/benchmarks",
+    "tests/unit/net/test_calls_interrupted_anywhere.py",
+    "tests/unit/recovery/test_staged_sectors.py",
+    "tests/unit/shards/test_bucket_staging.py",
     "tests/unit/support",
 )
-"""What `make test` leaves to `make test-late`: tests of tests and tools, and kills of processes."""
-SMOKE = ("tests/crash/test_kill.py", "few]")
-"""A file of these, and a text in the name of its one case that `make test` runs."""
+"""What `make test` leaves to `make test-late`, by the begin of the path: tests of tests and tools,
+kills and other tests of whole processes, and tests of each byte or bytecode.
+"""
+SMOKE = (
+    "tests/crash/test_kill.py::test_kill_loses_doubles_or_reverts_no_message[few]",
+    "tests/corruption/test_corruption.py::test_damage_raises_error_or_changes_nothing[few-flips]",
+    "tests/cli/test_serve.py::test_serve_closes_the_store_on_ctrl_c",
+)
+"""Those of them that `make test` runs, too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark late tests."""
-    root = Path(__file__).parent.parent
     for item in items:
-        path = item.path.relative_to(root).as_posix()
-        if path.startswith(LATE) and not (path == SMOKE[0] and SMOKE[1] in item.name):
+        if item.nodeid.startswith(LATE) and item.nodeid not in SMOKE:
             item.add_marker(pytest.mark.late)
 
 

@@ -351,7 +351,7 @@ def test_waiting_pull_goes_on_when_messages_do_not_match(bench: Bench) -> None:
     for next_offset, (tags, status, wakes) in ends.items():
         waiting = bench.store.begin_pull("t", 0, next_offset - 1, tags="b", wait=60.0)
         woken: list[bool] = []
-        assert not waiting.is_done(waiting.look())
+        assert waiting.answer(waiting.look()) is None
         assert waiting.enter(lambda woken=woken: woken.append(True))  # type: ignore[misc]
         bench.store.put("t", b"new", tags=tags)
         bench.turn()
@@ -359,9 +359,8 @@ def test_waiting_pull_goes_on_when_messages_do_not_match(bench: Bench) -> None:
         if not wakes:
             bench.clock.advance(60_000)
         waiting.leave()
-        found = waiting.look()
-        assert waiting.is_done(found)
-        answer = waiting.final(found)
+        answer = waiting.answer(waiting.look())
+        assert answer is not None
         waiting.end()
         assert (answer.status, answer.next_offset) == (status, next_offset)
 

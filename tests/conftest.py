@@ -71,24 +71,34 @@ def _logging_as_it_was() -> Iterator[None]:
 LATE = (
     "tests/cli/test_demo.py",
     "tests/cli/test_full_disk.py",
-    "tests/cli/test_serve",
+    "tests/cli/test_serv",
     "tests/corruption",
     "tests/crash",
+    "tests/docs/test_snippets.py",
+    "tests/interop/test_broker",
+    "tests/interop/test_columns",
+    "tests/interop/test_handles.py",
+    "tests/interop/test_read_only",
     "tests/net",
     "tests/sim/test_mutants.py",
     "tests/unit/benchmarks",
+    "tests/unit/lifecycle/test_close_at_exit.py",
+    "tests/unit/lifecycle/test_unclosed.py",
     "tests/unit/net/test_calls_interrupted_anywhere.py",
     "tests/unit/recovery/test_staged_sectors.py",
     "tests/unit/shards/test_bucket_staging.py",
     "tests/unit/support",
+    "tests/unit/test_extras.py",
 )
 """What `make test` leaves to `make test-late`, by the begin of the path: tests of tests and tools,
-kills and other tests of whole processes, and tests of each byte or bytecode.
+kills and other tests of whole processes, tests of each byte or bytecode, programs of the docs, and
+most tests with stores by a broker.
 """
 SMOKE = (
     "tests/crash/test_kill.py::test_kill_loses_doubles_or_reverts_no_message[few]",
     "tests/corruption/test_corruption.py::test_damage_raises_error_or_changes_nothing[few-flips]",
     "tests/cli/test_serve.py::test_serve_closes_the_store_on_ctrl_c",
+    "tests/docs/test_snippets.py::test_sections_run_one_after_another_in_one_folder[quick-start.md]",
 )
 """Those of them that `make test` runs, too."""
 

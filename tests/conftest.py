@@ -80,6 +80,7 @@ LATE = (
     "tests/interop/test_handles.py",
     "tests/interop/test_read_only",
     "tests/net",
+    "tests/sim/test_exhaustive.py",
     "tests/sim/test_mutants.py",
     "tests/unit/benchmarks",
     "tests/unit/lifecycle/test_close_at_exit.py",

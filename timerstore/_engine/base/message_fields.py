@@ -292,22 +292,21 @@ def encode_properties(
         MessageError: with every wrong name and value.
     """
     of_queue = b""
-    if isinstance(queue_id, PriorityQueueId | MessageGroupQueueId):
+    if queue_id is not None and isinstance(queue_id, PriorityQueueId | MessageGroupQueueId):
         of_queue = queue_id.text
-    if tags is None and is_nothing(keys) and is_nothing(properties):
+    has_keys = keys != () if type(keys) is tuple else not is_nothing(keys)
+    if tags is None and not has_keys and properties is None:
         return of_queue
     problems: list[str] = []
-    pairs: list[tuple[str, str]] = []
     text = []
     if type(tags) is not str:
         tags = plain(tags)
     if tags is not None:
         problems += tags_problems(tags)
         text.append(f"TAGS\x01{tags}\x02" if not problems else "")
-    if joined := _joined_keys(keys, problems):
+    if has_keys and (joined := _joined_keys(keys, problems)):
         text.append(f"KEYS\x01{joined}\x02")
-    pairs.extend(_own_pairs(properties, problems))
-    for name, value in pairs:
+    for name, value in _own_pairs(properties, problems) if properties is not None else ():
         if _is_clean(name, value, problems):
             text.append(f"{name}\x01{value}\x02")
     if problems:
@@ -357,8 +356,6 @@ def list_of_keys(keys: object) -> list[Any]:
 
 
 def _joined_keys(keys: object, problems: list[str]) -> str:
-    if is_nothing(keys):
-        return ""
     try:
         parts = list_of_keys(keys)
     except MessageError as error:

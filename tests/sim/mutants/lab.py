@@ -51,7 +51,7 @@ def _ack_early() -> Patches:
     original = PutCheck.check
 
     def check(self: Any, *given: Any, **named: Any) -> Any:
-        return original(self, *given, **named)._replace(is_sync=False)
+        return replace(original(self, *given, **named), is_sync=False)
 
     yield swap(PutCheck, "check", check)
     yield swap(put_many, "wants_sync", lambda *_args: False)

@@ -125,7 +125,8 @@ class TimerStore(
 
     @api_call
     def _do_put(self, request: PutRequest) -> PutReceipt:
-        request = request.as_half(self._engine.config.delay_ms_max)
+        if request.check_after is not None:
+            request = request.as_half(self._engine.config.delay_ms_max)
         if request.priority is not None or request.message_group is not None:
             request = request.with_chosen_queue()
         if request.spread is not None:
@@ -141,7 +142,9 @@ class TimerStore(
     @api_call
     def _begin_single(self, request: PutRequest) -> PutReceipt | None:
         """Put without waiting, as `_begin_put`, a message that is not plain (timerstore.aio)."""
-        return self._put_writer.begin(request.as_half(self._engine.config.delay_ms_max))
+        if request.check_after is not None:
+            request = request.as_half(self._engine.config.delay_ms_max)
+        return self._put_writer.begin(request)
 
     @api_call
     def _do_put_many(self, request: BatchRequest) -> PutBatch:

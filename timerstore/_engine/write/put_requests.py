@@ -93,9 +93,7 @@ class PutRequest:
         return replace(self, **flags)  # type: ignore[arg-type]
 
     def as_half(self, delay_ms_max: int) -> "PutRequest":
-        """Return a put of a half message: one to the topic of these, due at its check."""
-        if self.check_after is None:
-            return self
+        """Return the put of a half message: one to the topic of these, due at its check."""
         message_fields.check_topic(self.topic)
         problems = [
             f"check_after: does not go with {name}, got {quoted(value)}"

@@ -50,11 +50,22 @@ LISTED: Mapping[str, frozenset[str]] = {
     "leases/test_priorities.py": frozenset(
         {"test_priorities_survive_a_kill", "test_waiting_receive_is_woken_by_any_priority"}
     ),
+    "leases/test_backlog.py": frozenset(
+        {
+            "test_counts_equal_a_model",
+            "test_counts_survive_the_end_of_a_process",
+            "test_dead_letter_is_counted_once_after_an_interrupted_count",
+            "test_later_calls_read_no_pending_message",
+            "test_memory_of_returned_messages_is_bounded",
+            "test_renewed_lease_stays_a_lease",
+        }
+    ),
     "leases/test_receipts.py": frozenset(),
     "leases/test_receive.py": frozenset(),
     "leases/test_receive_limits.py": frozenset(),
     "leases/test_receive_request.py": frozenset(),
     "leases/test_receive_with_ack.py": frozenset(),
+    "leases/test_renew.py": frozenset(),
     "leases/test_several_topics.py": frozenset(
         {
             "test_begin_that_fails_in_one_topic_leaves_no_waiter",
@@ -78,6 +89,7 @@ LISTED: Mapping[str, frozenset[str]] = {
             "test_reassigned_queue_waits_for_the_commit_of_its_previous_consumer",
         }
     ),
+    "read/test_expiry.py": frozenset({"test_expiry_goes_with_ids_keys_and_replacing"}),
     "read/test_pull.py": frozenset(),
     "read/test_pull_tags.py": frozenset(),
     "read/test_query.py": frozenset(),
@@ -86,9 +98,13 @@ LISTED: Mapping[str, frozenset[str]] = {
     "recurring/test_put_every.py": frozenset(),
     "write/test_atomic.py": frozenset({"test_atomic_batch_is_whole_or_absent_when_killed"}),
     "write/test_flow_control.py": frozenset(),
+    "write/test_put.py": frozenset(
+        {"test_properties_at_the_limit_leave_the_headroom_that_delivery_needs"}
+    ),
     "write/test_put_many.py": frozenset(),
     "write/test_replace.py": frozenset(),
     "write/test_spread.py": frozenset(),
+    "write/test_unique.py": frozenset({"test_put_is_stored_if_the_first_is_done"}),
 }
 """By file of tests/unit: tests that run only in the process of the store."""
 

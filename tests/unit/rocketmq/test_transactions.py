@@ -351,13 +351,15 @@ def test_attempt_counts_if_the_producer_can_answer(
     served.bench.turn(AFTER_S * 1000)
     for k in range(CHECKS_MAX + 2):
         assert producer.checked().message.system_properties.delivery_attempt == 1
-        until(lambda k=k: served.server.stats()["net_returned_leases"] == k + 1, PATIENCE_S)
+        # A turn that takes long delivers a check again that is given back during it.
+        until(lambda k=k: served.server.stats()["net_returned_leases"] > k, PATIENCE_S)
         served.bench.turn()
     monkeypatch.undo()
     check = producer.checked()
     while end(producer.caller, check.transaction_id)[0] != Code.OK:  # that one was given back
         served.bench.turn()
         check = producer.checked()
+    returned = served.server.stats()["net_returned_leases"]
     send(caller, message_id="m2")
     until_waiting(served)
     served.bench.turn(AFTER_S * 1000)
@@ -365,7 +367,7 @@ def test_attempt_counts_if_the_producer_can_answer(
         assert producer.checked().message.system_properties.delivery_attempt == attempt
         until_waiting(served)
         served.bench.turn(30_000)
-    assert served.server.stats()["net_returned_leases"] <= CHECKS_MAX + 3
+    assert served.server.stats()["net_returned_leases"] == returned
     producer.checked()
     producer.leave()
 

@@ -260,8 +260,10 @@ def test_longer_lease_counts_until_its_new_end(change: str, tmp_path: Path) -> N
         assert _leases_one(raw, 4) != "BusyError"
 
 
-def _calls_that_begin(served: ServedBench, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """Return how many of 8 slow calls begin of a connection, and then of another one."""
+def _assert_calls_that_begin(
+    served: ServedBench, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Check how many of 8 slow calls begin of a connection, and then of another one."""
     begun, is_released = Semaphore(0), Event()
 
     def slow(_store: Any) -> dict[str, int]:
@@ -271,17 +273,14 @@ def _calls_that_begin(served: ServedBench, monkeypatch: pytest.MonkeyPatch) -> t
 
     with monkeypatch.context() as patched:
         patched.setattr(type(served.bench.store), "topics", slow)
-        counts = []
         for raw in (_greeted(served), _greeted(served)):
             raw.send_all([2, k, "topics"] for k in range(1, 9))
-            count = 0
-            while begun.acquire(timeout=0.3):
-                count += 1
-            counts.append(count)
+            for _ in range(count):
+                assert begun.acquire(timeout=PATIENCE_S)
+            assert not begun.acquire(timeout=0.1)
         is_released.set()
         for raw in served.raws:
             assert sorted(raw.reply()[1] for _ in range(8)) == list(range(1, 9))
-    return counts[0], counts[1]
 
 
 @pytest.mark.parametrize(("unsent_bytes_max", "count"), [(999, 1), (2666, 1), (2667, 2), (4000, 3)])
@@ -290,7 +289,7 @@ def test_connection_has_as_many_calls_in_threads_as_answers_have_room(
 ) -> None:
     limits = ServerLimits(frame_bytes_max=1000, unsent_bytes_max=unsent_bytes_max)
     with _served(tmp_path, limits) as served:
-        assert _calls_that_begin(served, monkeypatch) == (count, count)
+        _assert_calls_that_begin(served, monkeypatch, count)
 
 
 def test_rejected_connections_get_the_error_up_to_a_number(tmp_path: Path) -> None:

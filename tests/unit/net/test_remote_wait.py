@@ -149,8 +149,9 @@ def test_no_server_is_an_error_of_the_beginning(served: ServedBench) -> None:
 
 
 def test_silent_server_ends_the_wait(served: ServedBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = served.connect(call_timeout=0.1)
+    store = served.connect()
     store.topics()
+    store._connector.channel()._call_timeout_s = 0.1
     wait = store.begin_receive("t", "g", wait=0.01)
     monkeypatch.setattr("timerstore.net.channel.Channel.read_for", lambda _channel, _slot: None)
 

@@ -354,9 +354,9 @@ def test_handshake_of_tls_is_limited(made: Made) -> None:
 @_CLIENTS
 def test_connect_timeout_limits_the_first_search(tmp_path: Path, made: Made) -> None:
     options = {"connect_timeout": 0.2, "retry_for": _FOR_EVER_S}
-    with pytest.raises(UnavailableError, match=r"no server was found in 0\.\d s"):
+    with pytest.raises(UnavailableError, match=r"no server was found in \d(\.\d)? s"):
         made(f"unix://{tmp_path}/none", "topics", options=options)
-    with pytest.raises(UnavailableError, match=r"no server was found in 0(\.1)? s"):
+    with pytest.raises(UnavailableError, match=r"no server was found in \d(\.\d)? s"):
         made(f"unix://{tmp_path}/none", "topics", options={"retry_for": 0})
 
 
@@ -380,7 +380,7 @@ def test_retry_for_limits_later_searches_of_an_awaited_client(tmp_path: Path) ->
             await asyncio.to_thread(served.server.close)
             while not channel.is_lost:
                 await asyncio.sleep(0)
-            with pytest.raises(UnavailableError, match=r"no server was found in 0\.\d s"):
+            with pytest.raises(UnavailableError, match=r"no server was found in \d(\.\d)? s"):
                 await asyncio.wait_for(store.topics(), 20)
 
     asyncio.run(main())
@@ -404,9 +404,11 @@ def test_stopped_owner_of_a_shared_store_is_an_error(
     try:
         os.close(write)
         assert os.read(read, 1) == b"x", "the child ended"
-        monkeypatch.setattr(shared_store, "_TIMES", ClientTimes(_FOR_EVER_S, _FOR_EVER_S, 0.5))
+        times = ClientTimes(_FOR_EVER_S, _FOR_EVER_S, _FOR_EVER_S)
+        monkeypatch.setattr(shared_store, "_TIMES", times)
         store = open_shared(tmp_path / "s", small(flush="async"))
         assert "owner" in store.topics()
+        store._connector.channel()._call_timeout_s = 0.5
         monkeypatch.setattr(shared_store, "_SILENT_S", 0.3)
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)  # until all of its threads have stopped

@@ -90,14 +90,17 @@ def test_poll_waits_for_a_message(served: RocketmqBench, caller: RawCaller) -> N
     assert [one.message.body for one in poll if one.HasField("message")] == [b"x"]
 
 
-def test_poll_ends_before_the_deadline_of_its_call(tmp_path: Path) -> None:
+def test_poll_ends_before_the_deadline_of_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "_ANSWER_S", PATIENCE_S)
     with (
         timerstore.open(tmp_path / "store", small()) as store,  # its clock is the real one
         timerstore.rocketmq.serve(store, address="127.0.0.1:0") as server,
     ):
         caller = RawCaller(server.address)
         request = caller.receive_request(long_polling_timeout=seconds(60))
-        answers = caller.call("ReceiveMessage", request, timeout=0.7)
+        answers = caller.call("ReceiveMessage", request, timeout=PATIENCE_S + 0.2)
         assert answers[0].status.code == Code.MESSAGE_NOT_FOUND
         caller.close()
 

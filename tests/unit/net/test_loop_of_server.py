@@ -35,7 +35,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., ServedBench]]:
                 bench.store.put(topic, b"first", message_id="first")
             one = ServedBench(bench, tmp_path / "x.sock", limits=ServerLimits(**limits))
             stack.callback(one.close)
-            # The loop makes this sync. A thread would count as syncing for a while after the answer.
+            # The loop syncs this put. A thread would count as syncing until after the answer.
             one.connect().put("u", b"second")
             return one
 

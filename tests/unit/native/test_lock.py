@@ -159,6 +159,7 @@ def test_wait_ends_when_signal_handler_raises() -> None:
     def handle(*_: object) -> None:
         seen.append(0)
         if len(seen) == 2:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             raise InterruptedError
 
     with held_elsewhere(lock), alarms(handle), pytest.raises(InterruptedError), lock:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import kombu
@@ -31,6 +32,7 @@ def app(kombu_bench: KombuBench) -> Iterator[Any]:
 def _define(app: Any, **entries: dict[str, Any]) -> Scheduler:
     app.conf.beat_schedule = {name: {"task": "report", **one} for name, one in entries.items()}
     found = Scheduler(app)
+    found.tick()
     found.close()
     return found
 
@@ -81,6 +83,16 @@ def test_tick_writes_what_was_added(app: Any, kombu_bench: KombuBench) -> None:
     found.tick()
     found.close()
     assert _names(kombu_bench) == ["beat.shop.a", "beat.shop.b"]
+
+
+def test_scheduler_is_made_without_a_server(app: Any, tmp_path: Path) -> None:
+    """A signal handler of beat makes it if it is missing; beat could not be stopped by one."""
+    app.conf.broker_url = f"timerstore://{tmp_path / 'absent.sock'}"
+    app.conf.broker_connection_max_retries = 1
+    app.conf.beat_schedule = {"a": {"task": "report", "schedule": 60}}
+    found = Scheduler(app)
+    assert "a" in found.schedule
+    found.close()
 
 
 def test_tick_without_a_server_comes_again(

@@ -1,5 +1,6 @@
 """The transport, through kombu, with a server of its own."""
 
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -489,8 +490,37 @@ def test_server_on_tls_needs_the_token_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["timerstore://", "timerstore://x.sock", "timerstore+http://h:1"])
 def test_invalid_url_is_an_error(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"broker URL: wanted timerstore:///PATH.sock"):
+    with pytest.raises(ConfigError, match=rf"wanted timerstore:///PATH.sock.* got {re.escape(url)}$"):
         kombu.Connection(url).connect()
+
+
+def test_error_of_an_url_has_no_password() -> None:
+    with pytest.raises(ConfigError, match=r"got timerstore://h:1$"):
+        kombu.Connection("timerstore://me:secret@h:1").connect()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("token_file", None, "token_file: it cannot be read .*No such file"),
+        ("token_file", b"\xff", "token_file: wanted a text, got other bytes; at "),
+        ("ca_certs", None, r"ca_certs: wanted the path of .*bad' \(.*No such file"),
+        ("ca_certs", b"x", r"ca_certs: wanted the path of .*bad' \("),
+    ],
+)
+def test_unusable_file_of_tls_is_an_error_with_its_name(
+    tmp_path: Path, name: str, content: bytes | None, problem: str
+) -> None:
+    files = {"token_file": tmp_path / "token", "ca_certs": None, name: tmp_path / "bad"}
+    (tmp_path / "token").write_text("a token")
+    if content is not None:
+        (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(ConfigError, match=problem):
+        kombu.Connection(
+            "timerstore+tls://localhost:1",
+            ssl={"ca_certs": files["ca_certs"] and str(files["ca_certs"])},
+            transport_options={"token_file": str(files["token_file"])},
+        ).connect()
 
 
 def test_gevent_is_refused_at_the_start(

@@ -54,9 +54,10 @@ def address_of(client: Any) -> Address:
     kind = scheme.removeprefix(_PREFIX).removeprefix("+") or "unix"
     is_path = place.startswith("/") and len(place) > 1
     if kind not in ("unix", "shared", "tls") or is_path is (kind == "tls"):
+        plus = "" if scheme.startswith(_PREFIX) else f"{_PREFIX}+"
         raise ConfigError(
             "broker URL: wanted timerstore:///PATH.sock, timerstore+shared:///FOLDER or "
-            f"timerstore+tls://HOST:PORT, got {scheme}://{place}"
+            f"timerstore+tls://HOST:PORT, got {plus}{scheme}://{place.rpartition('@')[2]}"
         )
     return Address(kind, place)
 
@@ -76,7 +77,7 @@ def open_store(
     return timerstore.connect(
         f"tls://{address.place}" if is_tls else f"unix://{address.place}",
         token=_token(options.get("token_file")) if is_tls else None,
-        tls=ssl.create_default_context(cafile=tls.get("ca_certs")) if is_tls and tls else None,
+        tls=_context(tls.get("ca_certs")) if is_tls and tls else None,
         retry_for=_RETRY_FOR_S,
         connect_timeout=0,
         return_leases=True,
@@ -93,3 +94,15 @@ def _token(file: object) -> str:
         return Path(file).read_text().strip()
     except OSError as error:
         raise ConfigError(f"token_file: it cannot be read ({error})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"token_file: wanted a text, got other bytes; at {file}") from error
+
+
+def _context(ca_certs: Any) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_certs)
+    except (OSError, TypeError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(
+            "ca_certs: wanted the path of certificates in PEM (broker_use_ssl), got "
+            f"{ca_certs!r} ({error})"
+        ) from error

@@ -54,10 +54,11 @@ class Scheduler(beat.Scheduler):
     """Celery's scheduler, on recurring definitions of the store."""
 
     def setup_schedule(self) -> None:
-        """Write the definitions of the configuration."""
+        """Take the entries of the configuration. The first tick writes them: a signal handler of
+        beat makes the scheduler if it is missing, and must not wait for a server.
+        """
         self.merge_inplace(self.app.conf.beat_schedule)
         self.install_default_entries(self.schedule)
-        self.define()
 
     def tick(self, *_args: Any, **_options: Any) -> float:
         """Write changes of this process; return the seconds until the next look."""

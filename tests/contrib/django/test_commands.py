@@ -138,6 +138,9 @@ def test_backend_that_is_not_one_of_ours(project: DjangoBench, command: str) -> 
         (["a", "b"], ["--queues", "a,c,d"], "--queues: wanted some of a, b, got c, d"),
         (["a"], ["--threads", "0"], "--threads: wanted 1 or more, got '0'"),
         (["a"], ["--processes", "x"], "--processes: wanted 1 or more, got 'x'"),
+        (["a"], ["--stop-timeout=-5"], "--stop-timeout: wanted 0 to 1e.06 seconds, got '-5'"),
+        (["a"], ["--stop-timeout", "nan"], "--stop-timeout: wanted 0 to .* got 'nan'"),
+        (["a", "b"], ["--queues", "a, c"], "--queues: wanted some of a, b, got c$"),
     ],
 )
 def test_options_of_the_worker_are_checked(
@@ -146,6 +149,11 @@ def test_options_of_the_worker_are_checked(
     options: dict[str, Any] = {"skip_checks": True}
     with project.configured(QUEUES=queues), pytest.raises(CommandError, match=said):
         call_command("timerstore_worker", *words, **options)
+
+
+def test_limit_of_a_list_is_checked(project: DjangoBench) -> None:
+    with pytest.raises(CommandError, match="--limit: wanted 1 or more, got '-3'"):
+        _told("pending", "--limit=-3")
 
 
 def test_messages_of_other_programs_are_left_out(project: DjangoBench) -> None:

@@ -21,6 +21,7 @@ import timerstore
 from tests.contrib.django import sample_tasks
 from tests.support.django_bench import DjangoBench
 from tests.support.snippets import GUIDES
+from timerstore.contrib.django.options import read_options
 from timerstore.contrib.django.task_topics import level_of
 from timerstore.contrib.django.worker import Worker
 from timerstore.errors import AccessError, ConfigError, MessageError, UnavailableError
@@ -107,6 +108,31 @@ def test_invalid_names_and_times(project: DjangoBench) -> None:
     late = add.using(run_after=timezone.now().replace(year=2099))
     with pytest.raises(MessageError):
         late.enqueue(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "token_file: it cannot be read .*No such file or directory: '.*token'"),
+        (b"\xff", "token_file: wanted a text, got other bytes; at .*token"),
+    ],
+)
+def test_unusable_token_file_is_named(
+    project: DjangoBench, tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with (
+        project.configured(url="tls://localhost:1", token_file=str(file)),
+        pytest.raises(ConfigError, match=problem),
+    ):
+        _enqueue()
+
+
+def test_options_that_are_no_dictionary_are_named() -> None:
+    [problem, *_] = read_options(["url"]).problems
+    assert problem == "wanted a dictionary, got ['url']"
 
 
 def test_invalid_option_is_the_same_text_in_both_places(project: DjangoBench) -> None:

@@ -30,8 +30,12 @@ class Options(NamedTuple):
 
 def read_options(given: Mapping[str, Any]) -> Options:
     """Return the options of a backend. Their problems are returned too, for Django's checks."""
+    problems = []
+    if not isinstance(given, Mapping):
+        problems.append(f"wanted a dictionary, got {given!r}")
+        given = {}
     values = {**_DEFAULTS, **given}
-    problems = [
+    problems += [
         f"{name!r}: wanted one of {', '.join(_DEFAULTS)}"
         for name in values.keys() - _DEFAULTS.keys()
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import timerstore
+from timerstore.errors import ConfigError
 
 RETRY_S = 10.0
 """How long a call looks for a server before it raises UnavailableError; a web server's own limit
@@ -44,8 +45,17 @@ def _connect(url: str, token_file: str | None) -> Store:
     scheme, _, path = url.partition("://")
     if scheme == "shared":
         return timerstore.open(path, shared=True)
-    token = None if token_file is None else Path(token_file).read_text("utf-8").strip()
+    token = None if token_file is None else _token(token_file)
     return timerstore.connect(url, token=token, retry_for=RETRY_S)
+
+
+def _token(file: str) -> str:
+    try:
+        return Path(file).read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"token_file: it cannot be read ({error})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"token_file: wanted a text, got other bytes; at {file}") from error
 
 
 @atexit.register

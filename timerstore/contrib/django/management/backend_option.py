@@ -1,4 +1,6 @@
-"""The option `--backend` of both commands."""
+"""The option `--backend` of both commands, and the type of those that are counts."""
+
+import argparse
 
 from django.core.management.base import CommandError, CommandParser
 from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
@@ -11,6 +13,13 @@ def add_backend_option(parser: CommandParser) -> None:
     parser.add_argument(
         "--backend", default=DEFAULT_TASK_BACKEND_ALIAS, help="The alias in TASKS (%(default)s)."
     )
+
+
+def count(text: str) -> int:
+    """Return the value of an option that is a count (argparse)."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"wanted 1 or more, got {text!r}")
+    return int(text)
 
 
 def backend_of(alias: str) -> TimerStoreBackend:

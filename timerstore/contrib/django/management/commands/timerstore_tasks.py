@@ -6,7 +6,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from timerstore.contrib.django.management.backend_option import add_backend_option, backend_of
+from timerstore.contrib.django.management.backend_option import (
+    add_backend_option,
+    backend_of,
+    count,
+)
 from timerstore.contrib.django.task_record import READY, RUNNING, TaskRecord
 from timerstore.contrib.django.task_store import QueueCounts, TaskStore
 from timerstore.errors import TimerStoreError
@@ -29,7 +33,7 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", metavar="ACTION")
         for name, shown in _LISTS.items():
             action = actions.add_parser(name, help=f"List {shown}.")
-            action.add_argument("--limit", type=int, default=50, help="List at most so many (50).")
+            action.add_argument("--limit", type=count, default=50, help="List at most so many (50).")
         for name, effect in (
             ("cancel", "Cancel a task that waits for its run_after."),
             ("retry", "Run a failed task again."),

@@ -18,11 +18,16 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import autoreload
 
 from timerstore.contrib.django.backend import TimerStoreBackend
-from timerstore.contrib.django.management.backend_option import add_backend_option, backend_of
+from timerstore.contrib.django.management.backend_option import (
+    add_backend_option,
+    backend_of,
+    count,
+)
 from timerstore.contrib.django.processes import supervise
 from timerstore.contrib.django.worker import Worker
 from timerstore.errors import TimerStoreError
 
+_STOP_TIMEOUT_MAX_S = 1e6
 _SAME_S = 1.0
 """Signals that come so soon one after the other are one request to stop."""
 
@@ -37,14 +42,14 @@ class Command(BaseCommand):
         add_backend_option(parser)
         parser.add_argument("--queues", help="Names, separated by commas (all QUEUES).")
         parser.add_argument(
-            "--threads", type=_count, default=1, help="Tasks at a time in a process (%(default)s)."
+            "--threads", type=count, default=1, help="Tasks at a time in a process (%(default)s)."
         )
         parser.add_argument(
-            "--processes", type=_count, default=1, help="How many processes (%(default)s)."
+            "--processes", type=count, default=1, help="How many processes (%(default)s)."
         )
         parser.add_argument(
             "--stop-timeout",
-            type=float,
+            type=_seconds,
             default=30.0,
             help="Seconds that running tasks have to end when the worker stops (%(default)s).",
         )
@@ -115,7 +120,9 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
 
 def _queues(backend: TimerStoreBackend, given: str | None) -> list[str]:
-    queues = sorted(backend.queues) if given is None else given.split(",")
+    queues = sorted(backend.queues) if given is None else [
+        one.strip() for one in given.split(",")
+    ]
     if not queues:
         raise CommandError("--queues: wanted names, as QUEUES of the backend is empty")
     unknown = [one for one in queues if backend.queues and one not in backend.queues]
@@ -125,7 +132,13 @@ def _queues(backend: TimerStoreBackend, given: str | None) -> list[str]:
     return queues
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"wanted 1 or more, got {text!r}")
-    return int(text)
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= _STOP_TIMEOUT_MAX_S:
+        raise argparse.ArgumentTypeError(
+            f"wanted 0 to {_STOP_TIMEOUT_MAX_S:g} seconds, got {text!r}"
+        )
+    return found

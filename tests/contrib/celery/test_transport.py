@@ -89,8 +89,27 @@ def test_names_of_any_characters_are_queues(kombu_bench: KombuBench) -> None:
 
 
 def test_too_long_queue_name_is_an_error(kombu_bench: KombuBench) -> None:
-    with pytest.raises(MessageError, match="queue: wanted a name of 1 to 127 characters"):
-        _put(kombu_bench.connect(), 1, queue=kombu.Queue("x" * 128))
+    with pytest.raises(MessageError, match="queue: wanted a name of 1 to 113 characters"):
+        _put(kombu_bench.connect(), 1, queue=kombu.Queue("x" * 114))
+
+
+def test_longest_queue_name_can_be_consumed(kombu_bench: KombuBench) -> None:
+    """Its leases are a topic, whose name has that of the group in addition."""
+    connection, queue = kombu_bench.connect(), kombu.Queue("x" * 113)
+    _put(connection, 1, queue=queue)
+    assert queue(connection.default_channel).get().payload == 1
+
+
+def test_name_of_a_broadcast_queue_can_be_longer(kombu_bench: KombuBench) -> None:
+    """It is no topic: the name of a worker is in it."""
+    connection = kombu_bench.connect()
+    news = kombu.Exchange("news", "fanout")
+    queue = kombu.Queue("worker@host." * 20, news, auto_delete=True)(connection.default_channel)
+    queue.declare()
+    connection.Producer(exchange=news).publish(1)
+    while (found := queue.get()) is None:
+        pass
+    assert found.payload == 1
 
 
 # --- settling ---

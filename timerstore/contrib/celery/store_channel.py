@@ -74,9 +74,10 @@ class StoreChannel(virtual.Channel):
         self.state.exchanges.pop(exchange, None)
 
     def _new_queue(self, queue: str, **options: Any) -> None:
-        topic_of(queue)  # raises for an invalid name
         if options.get("auto_delete") or options.get("exclusive"):
             self._broadcasts.setdefault(queue, BroadcastQueue(queue, self.broker))
+        else:
+            topic_of(queue)  # raises for an invalid name
 
     def _has_queue(self, queue: str, **_options: Any) -> bool:
         return (

@@ -31,7 +31,7 @@ EVERY_PROPERTY = "celery_every"
 """The property of a run of a recurring definition: seconds after which it expires, or "-"."""
 
 _INNER = "%kombu%"  # "%" begins two hexadecimal digits in an escaped name
-_TOPIC_CHARS_MAX = 127
+_QUEUE_CHARS_MAX = 113  # the topic of its leases, "%RETRY%celery|QUEUE", has 127
 _OTHERS = re.compile(rb"[^A-Za-z0-9_-]")
 _TASK_IDS = uuid.UUID("6a9f42a1-2b1c-5f0e-8a52-1d6f0c3b7e55")
 
@@ -44,9 +44,9 @@ def escaped(name: str) -> str:
 def topic_of(queue: str) -> str:
     """Return the topic of a queue."""
     topic = escaped(queue)
-    if not 1 <= len(topic) <= _TOPIC_CHARS_MAX:
+    if not 1 <= len(topic) <= _QUEUE_CHARS_MAX:
         raise MessageError(
-            f"queue: wanted a name of 1 to {_TOPIC_CHARS_MAX} characters, in which each byte that "
+            f"queue: wanted a name of 1 to {_QUEUE_CHARS_MAX} characters, in which each byte that "
             f"is no letter, digit, - or _ counts as three, got {len(topic)} for {queue!r}"
         )
     return topic

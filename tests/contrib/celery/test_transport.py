@@ -509,7 +509,9 @@ def test_server_on_tls_needs_the_token_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["timerstore://", "timerstore://x.sock", "timerstore+http://h:1"])
 def test_invalid_url_is_an_error(url: str) -> None:
-    with pytest.raises(ConfigError, match=rf"wanted timerstore:///PATH.sock.* got {re.escape(url)}$"):
+    with pytest.raises(
+        ConfigError, match=rf"wanted timerstore:///PATH.sock.* got {re.escape(url)}$"
+    ):
         kombu.Connection(url).connect()
 
 

@@ -28,7 +28,7 @@ class Options(NamedTuple):
     """The errors; the backend can only be used if there are none."""
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
+def read_options(given: Any) -> Options:
     """Return the options of a backend. Their problems are returned too, for Django's checks."""
     problems = []
     if not isinstance(given, Mapping):

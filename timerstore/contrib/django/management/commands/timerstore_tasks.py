@@ -33,7 +33,9 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", metavar="ACTION")
         for name, shown in _LISTS.items():
             action = actions.add_parser(name, help=f"List {shown}.")
-            action.add_argument("--limit", type=count, default=50, help="List at most so many (50).")
+            action.add_argument(
+                "--limit", type=count, default=50, help="List at most so many (50)."
+            )
         for name, effect in (
             ("cancel", "Cancel a task that waits for its run_after."),
             ("retry", "Run a failed task again."),

@@ -120,9 +120,7 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
 
 def _queues(backend: TimerStoreBackend, given: str | None) -> list[str]:
-    queues = sorted(backend.queues) if given is None else [
-        one.strip() for one in given.split(",")
-    ]
+    queues = sorted(backend.queues) if given is None else [one.strip() for one in given.split(",")]
     if not queues:
         raise CommandError("--queues: wanted names, as QUEUES of the backend is empty")
     unknown = [one for one in queues if backend.queues and one not in backend.queues]

@@ -201,6 +201,26 @@ def test_worker_begins_again_when_code_changes(site: Site) -> None:
     assert site.result(site.get("/order/2")["receipt"]) == "new receipt of 2 for a@example.org"
 
 
+@pytest.mark.more
+@pytest.mark.parametrize("is_debugged", [False, True])
+def test_worker_with_an_error_ends_with_one_line(site: Site, is_debugged: bool) -> None:
+    site.change("shop/settings.py", "DEBUG = False", f"DEBUG = {is_debugged}")
+    site.change("shop/settings.py", f"unix://{site.folder}/tasks.sock", "tls://localhost")
+    assert site.worker().wait(60) == 1
+    last = site.log("worker").splitlines()[-1]
+    assert last.startswith("CommandError: the worker has ended: url: wanted unix:///PATH")
+    assert "Traceback" not in site.log("worker")
+
+
+@pytest.mark.more
+def test_process_with_an_error_ends_with_one_line(site: Site) -> None:
+    site.change("shop/settings.py", f"unix://{site.folder}/tasks.sock", "tls://localhost")
+    site.worker("--processes", "2")
+    wait_until(lambda: "ended with exit code 1" in site.log("worker"), "no process has ended")
+    assert "CommandError: the worker has ended: url: wanted" in site.log("worker")
+    assert "Traceback" not in site.log("worker")
+
+
 # --- ten thousand tasks ---
 
 TASKS = 10_000

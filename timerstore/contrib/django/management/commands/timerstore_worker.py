@@ -6,7 +6,9 @@ so a reload or a signal ends the interpreter, which first ends the worker.
 
 import argparse
 import atexit
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -61,9 +63,20 @@ class Command(BaseCommand):
         work = (backend.alias, queues, options["threads"], options["stop_timeout"])
         self.stdout.write(f"worker of {', '.join(queues)} at {backend.settings.url}")
         if settings.DEBUG:
-            autoreload.run_with_reloader(_run, options["processes"], work)
+            autoreload.run_with_reloader(_run_reloaded, options["processes"], work)
         else:
             _run(options["processes"], work)
+
+
+def _run_reloaded(processes: int, work: tuple[str, list[str], int, float]) -> None:
+    """Run in a thread of autoreload. After an error it would watch the code, without a worker."""
+    try:
+        _run(processes, work)
+    except CommandError as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"CommandError: {error}\n")
+        sys.stderr.flush()
+        os._exit(error.returncode)
 
 
 def _run(processes: int, work: tuple[str, list[str], int, float]) -> None:
@@ -78,7 +91,10 @@ def _run(processes: int, work: tuple[str, list[str], int, float]) -> None:
 
 def _run_process(*work: Any) -> None:
     django.setup()
-    _run_worker(*work)
+    try:
+        _run_worker(*work)
+    except CommandError as error:
+        raise SystemExit(f"CommandError: {error}") from error
 
 
 def _run_worker(alias: str, queues: list[str], threads: int, stop_timeout_s: float) -> None:

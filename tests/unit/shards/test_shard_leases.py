@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.bench import DAY, NOW, small
+from tests.support.inside import inside
 from tests.support.shards import ShardBench
+from tests.support.until import until
 from timerstore import AckResult, ClosedError, LeaseLostError, MessageError, StoreConfig
 from timerstore.errors import FullError
 from timerstore.shards import ShardLeasedMessage
@@ -219,12 +221,15 @@ def test_begin_receive_waits_in_event_loop(shards: ShardBench) -> None:
 
 
 def test_close_wakes_receive(shards: ShardBench) -> None:
+    for shard in range(3):
+        put(shards, shard, b"x")
+    assert len(take(shards)) == 3
     answers: list[object] = []
     thread = threading.Thread(
         target=lambda: answers.append(shards.store.receive("t", "g", wait=60))
     )
     thread.start()
-    thread.join(0.05)
+    until(lambda: all(inside(one).long_polls.count for one in shards.store.stores))
     shards.close()
     thread.join(10)
     assert answers == [[]]

@@ -21,11 +21,21 @@ from timerstore import TimerStoreError
 
 
 class Taken(NamedTuple):
-    """The descriptors and maps that the process has of a folder."""
+    """The descriptors and maps that the process has of a folder, and its threads."""
 
     descriptors: list[str]
     maps: list[str]
-    threads: int
+    threads: list[str]
+
+
+_earlier: set[threading.Thread] = set()
+"""Threads of earlier tests, which may end at any time."""
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_earlier_tests() -> None:
+    _earlier.clear()
+    _earlier.update(threading.enumerate())
 
 
 def taken(folder: Path) -> Taken:
@@ -39,7 +49,7 @@ def taken(folder: Path) -> Taken:
     return Taken(
         sorted(link for link in links if link.startswith(str(folder))),
         [line for line in lines if str(folder) in line],
-        threading.active_count(),
+        [one.name for one in threading.enumerate() if one not in _earlier],
     )
 
 

@@ -108,9 +108,11 @@ def test_socket_stays_open_until_the_reader_of_tls_has_ended(
         assert is_released.wait(PATIENCE_S)
         return receive(self, chunks, left_s)
 
+    others = set(threading.enumerate())  # also of clients of earlier tests, which end now
     store = tls.connect()
     channel = store._connector.channel()
-    (reader,) = (one for one in threading.enumerate() if one.name == "timerstore-tls")
+    new = set(threading.enumerate()) - others
+    (reader,) = (one for one in new if one.name == "timerstore-tls")
     monkeypatch.setattr(TlsStream, "receive", held)
     assert is_reached.wait(PATIENCE_S)
     store.close()

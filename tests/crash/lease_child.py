@@ -12,6 +12,7 @@ import time
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import timerstore
 from tests.support.bench import small
@@ -27,8 +28,10 @@ TICKS = "ticks"
 GROUPED = "grouped"
 MESSAGE_GROUPS = ("n0", "n1", "n2")
 LEASE_S = 0.05
-QUIET_S = 0.6  # a busy machine puts later by up to this much
+QUIET_S = 0.6
 PUTS = 30
+_IS_PUT = threading.Event()
+"""Set when all messages of this process have been put."""
 
 
 def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
@@ -41,19 +44,15 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
             threading.Thread(target=_work, args=(store, notes, Random(seed + k)), daemon=True)
             for k in range(3)
         ]
-        for one in workers:
-            one.start()
-        keyed = threading.Thread(target=_put_keyed, args=(store, notes, first), daemon=True)
-        keyed.start()
-        singles = [
-            threading.Thread(target=_put_unique, args=(store, notes, first), daemon=True),
-            *(threading.Thread(target=_do_unique, args=(store, notes), daemon=True) for _ in "12"),
+        workers += [
+            threading.Thread(target=one, args=(store, notes), daemon=True)
+            for one in (_do_unique, _do_unique, _do_grouped, _do_grouped)
         ]
-        singles += [
-            threading.Thread(target=_put_grouped, args=(store, notes, first), daemon=True),
-            *(threading.Thread(target=_do_grouped, args=(store, notes), daemon=True) for _ in "12"),
+        putting = [
+            threading.Thread(target=one, args=(store, notes, first), daemon=True)
+            for one in (_put_keyed, _put_unique, _put_grouped)
         ]
-        for one in singles:
+        for one in (*workers, *putting):
             one.start()
         for name in (f"tick-{seed}", f"brief-{seed}"):
             store.put_every(TICKS, b"tick", every=1, missed="all", name=name)
@@ -61,7 +60,10 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
         for k in range(first, first + PUTS):
             store.put(TOPIC, b"%06d" % k, queue_id=k % 2, delay=0.01 * (k % 3))
             _note(notes, f"put {k}")
-        for one in [*workers, keyed, *singles]:
+        for one in putting:
+            one.join()
+        _IS_PUT.set()
+        for one in workers:
             one.join()
 
 
@@ -85,6 +87,15 @@ def _die_at(point: str, nth: int) -> None:
 
 def _note(notes: int, line: str) -> None:
     os.write(notes, line.encode() + b"\n")
+
+
+def _received(store: TimerStore, topic: str, **options: Any) -> list[LeasedMessage]:
+    """Return leased messages; none when all were put before, and no more came for a while."""
+    while True:
+        is_put = _IS_PUT.is_set()
+        got = store.receive(topic, GROUP, lease=LEASE_S, wait=QUIET_S, max_attempts=None, **options)
+        if got or is_put:
+            return got
 
 
 def _put_keyed(store: TimerStore, notes: int, first: int) -> None:
@@ -113,9 +124,7 @@ def _put_unique(store: TimerStore, notes: int, first: int) -> None:
 
 def _do_unique(store: TimerStore, notes: int) -> None:
     """Acknowledge them, some at the second attempt."""
-    while got := store.receive(
-        SINGLE, GROUP, lease=LEASE_S, wait=QUIET_S, backoff=0, max_attempts=None
-    ):
+    while got := _received(store, SINGLE, backoff=0):
         (one,) = got
         _note(notes, f"doing {int(one.body)}")
         if one.attempt == 1 and int(one.body) % 3 == 0:
@@ -135,10 +144,7 @@ def _put_grouped(store: TimerStore, notes: int, first: int) -> None:
 
 def _do_grouped(store: TimerStore, notes: int) -> None:
     """Acknowledge them in order: some at the second attempt, some after the end of their lease."""
-    while got := store.receive(
-        GROUPED, GROUP, lease=LEASE_S, wait=QUIET_S, max_count=2, backoff=0.01, max_attempts=None,
-        ordered=True,
-    ):  # fmt: skip
+    while got := _received(store, GROUPED, max_count=2, backoff=0.01, ordered=True):
         for one in got:
             number = int(one.body)
             _note(notes, f"ordering {number}")
@@ -153,10 +159,7 @@ def _work(store: TimerStore, notes: int, draw: Random) -> None:
     """Lease and settle until no message was delivered for a while."""
     while True:
         try:
-            got = store.receive(
-                TOPIC, GROUP, lease=LEASE_S, max_count=draw.randint(1, 9), wait=QUIET_S,
-                max_attempts=None, backoff=[0, 0.02],
-            )  # fmt: skip
+            got = _received(store, TOPIC, max_count=draw.randint(1, 9), backoff=[0, 0.02])
         except FullError:
             continue
         if not got:

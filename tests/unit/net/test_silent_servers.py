@@ -143,7 +143,8 @@ def test_call_that_is_too_slow_ends_alone(half: _HalfServer) -> None:
     """A server that answers others is not stopped: their connection goes on. So does a call that
     takes long.
     """
-    with timerstore.connect(half.url, retry_for=0, connect_timeout=20, call_timeout=0.5) as store:
+    # Other calls must be answered within this time, also on a busy machine.
+    with timerstore.connect(half.url, retry_for=0, connect_timeout=20, call_timeout=1) as store:
         channel, stop = store._connector.channel(), threading.Event()
         ends: list[type[Exception]] = []
 
@@ -243,7 +244,8 @@ def test_awaited_call_that_is_too_slow_ends_in_the_server(
     monkeypatch.setattr(async_channel, "_RELEASE_S", 0)  # this server ends no abandoned call
 
     async def main() -> None:
-        options: dict[str, Any] = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 0.2}
+        # `topics` must be answered within the last time, also on a busy machine.
+        options: dict[str, Any] = {"retry_for": 0, "connect_timeout": 20, "call_timeout": 1}
         async with timerstore.aio.connect(half.url, **options) as store:
             call = asyncio.create_task(store.receive("t", "g"))
             await asyncio.sleep(0)

@@ -277,7 +277,11 @@ def connect_async_store(url: str, **options: Any) -> Making[AsyncRemoteStore]:
 
     async def make() -> AsyncRemoteStore:
         store = AsyncRemoteStore(*found)
-        await store._channel(time.monotonic() + found.times.connect_timeout_s)
+        try:
+            await store._channel(time.monotonic() + found.times.connect_timeout_s)
+        except BaseException:  # cancelled: the connection may have been made
+            await store.close()
+            raise
         return store
 
     return Making(make)

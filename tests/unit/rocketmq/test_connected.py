@@ -18,7 +18,9 @@ from tests.support.bench import small
 from tests.support.rocketmq_bench import RawCaller, RocketmqBench, seconds
 from tests.support.until import until
 from tests.support.ways import WAYS, ConnectedBench
+from timerstore.aio import connect as aio_connect
 from timerstore.errors import ClosedError, ConfigError, MessageError, UnavailableError
+from timerstore.net.async_remote_store import AsyncRemoteStore
 from timerstore.net.server_thread import ServerThread
 from timerstore.rocketmq import connected_calls, rocketmq_server
 from timerstore.rocketmq.definitions import Code, messages
@@ -258,3 +260,32 @@ def test_interrupted_start_leaves_no_server(
         timerstore.rocketmq.serve(bench.store, address="127.0.0.1:0")
     assert started[0].has_ended
     bench.close()
+
+
+@pytest.mark.parametrize("is_server", [False, True])
+def test_connection_of_a_cancelled_connect_is_closed(
+    once: RocketmqBench, monkeypatch: pytest.MonkeyPatch, is_server: bool
+) -> None:
+    store: Any = once.bench.store
+    connect = AsyncRemoteStore._connect
+
+    async def main() -> None:
+        made = connected_calls.connected_calls(store) if is_server else aio_connect(store.url)
+        connecting = asyncio.ensure_future(_awaited(made))
+
+        async def cancelling(self: AsyncRemoteStore, deadline_s: float) -> Any:
+            found.append(await connect(self, deadline_s))
+            connecting.cancel()
+            return found[0]
+
+        monkeypatch.setattr(AsyncRemoteStore, "_connect", cancelling)
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert found[0].is_lost
+
+    found: list[Any] = []
+    asyncio.run(main())
+
+
+async def _awaited(made: Any) -> Any:
+    return await made

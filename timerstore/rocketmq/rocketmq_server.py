@@ -122,7 +122,9 @@ class RocketmqServer(ServerThread):
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait({reached, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not reached.done():  # the end of the loop cancels it
+        if not reached.done():
+            reached.cancel()
+            await asyncio.wait({reached})  # it closes its connection
             return
         store = reached.result()
         server = grpc.aio.server(options=_channel_options(store, self._options.limits))

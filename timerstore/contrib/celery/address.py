@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import timerstore
+from timerstore.contrib.token_file import read_token
 from timerstore.errors import ConfigError
 
 Store = Any
@@ -90,12 +91,7 @@ def _token(file: object) -> str:
             "token_file: wanted the path of the server's token file in the transport options "
             f"(broker_transport_options), got {file!r}"
         )
-    try:
-        return Path(file).read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"token_file: it cannot be read ({error})") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"token_file: wanted a text, got other bytes; at {file}") from error
+    return read_token(file)
 
 
 def _context(ca_certs: Any) -> ssl.SSLContext:

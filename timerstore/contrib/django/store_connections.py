@@ -6,11 +6,10 @@ Raises: as `timerstore.connect`, or as `timerstore.open` for a shared store.
 """
 
 import atexit
-from pathlib import Path
 from typing import Any
 
 import timerstore
-from timerstore.errors import ConfigError
+from timerstore.contrib.token_file import read_token
 
 RETRY_S = 10.0
 """How long a call looks for a server before it raises UnavailableError; a web server's own limit
@@ -45,17 +44,8 @@ def _connect(url: str, token_file: str | None) -> Store:
     scheme, _, path = url.partition("://")
     if scheme == "shared":
         return timerstore.open(path, shared=True)
-    token = None if token_file is None else _token(token_file)
+    token = None if token_file is None else read_token(token_file)
     return timerstore.connect(url, token=token, retry_for=RETRY_S)
-
-
-def _token(file: str) -> str:
-    try:
-        return Path(file).read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"token_file: it cannot be read ({error})") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"token_file: wanted a text, got other bytes; at {file}") from error
 
 
 @atexit.register

@@ -90,6 +90,14 @@ class AsyncRemoteStore(AsyncClosing):
 
     # --- the connection ---
 
+    async def _first_channel(self) -> AsyncChannel:
+        """Make the first connection, within `connect_timeout`; close the client if that fails."""
+        try:
+            return await self._channel(time.monotonic() + self._times.connect_timeout_s)
+        except BaseException:  # cancelled: the connection may have been made
+            await self.close()
+            raise
+
     async def _channel(self, deadline_s: float | None = None) -> AsyncChannel:
         """Return the connection of this loop, after making one if it is lost or not made yet.
 
@@ -277,11 +285,7 @@ def connect_async_store(url: str, **options: Any) -> Making[AsyncRemoteStore]:
 
     async def make() -> AsyncRemoteStore:
         store = AsyncRemoteStore(*found)
-        try:
-            await store._channel(time.monotonic() + found.times.connect_timeout_s)
-        except BaseException:  # cancelled: the connection may have been made
-            await store.close()
-            raise
+        await store._first_channel()
         return store
 
     return Making(make)

@@ -66,11 +66,7 @@ async def connected_calls(store: RemoteStore) -> ConnectedCalls:
         raise ClosedError("the store is closed", where=connector.endpoint)
     hello = Hello(PROTOCOL_VERSION, [CONFIG_FEATURE], connector._hello.token)
     made = ConnectedCalls(connector.endpoint, hello, connector._tls, connector.times)
-    try:
-        channel = await made._channel(time.monotonic() + connector.times.connect_timeout_s)
-    except BaseException:  # cancelled: the connection may have been made
-        await made.close()
-        raise
+    channel = await made._first_channel()
     config = channel.welcome.config
     made.config = OwnerSettings(int(config["message_bytes_max"]), str(config["broker_name"]))
     return made

@@ -152,6 +152,15 @@ def test_properties_at_the_limit_leave_the_headroom_that_delivery_needs(
         assert int(message.properties["TIMER_ROLL_TIMES"]) >= 3
 
 
+@pytest.mark.parametrize("tags", [None, "a"])
+@pytest.mark.parametrize("wrong", [False, 0])
+def test_properties_that_are_no_mapping_are_named(
+    bench: Bench, wrong: Any, tags: str | None
+) -> None:
+    with bench.refused(MessageError, f"properties: wanted a mapping, got {type(wrong).__name__}"):
+        bench.store.put("t", b"x", properties=wrong, tags=tags)
+
+
 def test_delivered_message_has_the_given_fields(bench: Bench) -> None:
     given = {"colour": "blue", "größe": "groß", "TS_ID": "of another store", "a b": "=;,"}
     receipt = bench.store.put(

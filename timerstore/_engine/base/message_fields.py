@@ -294,7 +294,7 @@ def encode_properties(
     of_queue = b""
     if queue_id is not None and isinstance(queue_id, PriorityQueueId | MessageGroupQueueId):
         of_queue = queue_id.text
-    has_keys = keys != () if type(keys) is tuple else not is_nothing(keys)
+    has_keys = not is_nothing(keys)
     if tags is None and not has_keys and properties is None:
         return of_queue
     problems: list[str] = []
@@ -337,6 +337,8 @@ _HALF = "wanted text without half a surrogate pair, which UTF-8 does not have"
 
 def is_nothing(given: object) -> bool:
     """Return whether keys or properties are empty. The truth value of an array cannot be used."""
+    if type(given) in (dict, list, str, tuple):  # the usual types, quickly
+        return not given
     if isinstance(given, np.ndarray):
         return given.size == 0
     try:

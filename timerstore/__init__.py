@@ -22,7 +22,6 @@ from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
-from timerstore.config import StoreConfig
 from timerstore.errors import (
     AccessError,
     BucketError,
@@ -49,10 +48,11 @@ from timerstore.errors import (
     TimerStoreError,
     UnavailableError,
 )
-from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
-from timerstore.read_only_store import ReadOnlyStore
-from timerstore.receipts import PutBatch, PutReceipt
-from timerstore.reports import (
+from timerstore.store import ConnectedStore, ReadOnlyStore, TimerStore, connect, open  # noqa: A004
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import Message, MessageBatch, PullResult, PullStatus
+from timerstore.types.receipts import PutBatch, PutReceipt
+from timerstore.types.reports import (
     BackupReport,
     CancelResult,
     Explanation,
@@ -62,7 +62,6 @@ from timerstore.reports import (
     PendingTimer,
     Report,
 )
-from timerstore.store import ConnectedStore, TimerStore, connect, open  # noqa: A004
 
 if TYPE_CHECKING:
     from timerstore.shards import ShardedStore, open_shards

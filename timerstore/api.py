@@ -33,8 +33,8 @@ from timerstore._engine.read.waiting import WaitingPull
 from timerstore._engine.recurring.definition import RecurringRequest
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.errors import plain
-from timerstore.messages import Message, MessageBatch, PullResult
-from timerstore.reports import (
+from timerstore.types.messages import Message, MessageBatch, PullResult
+from timerstore.types.reports import (
     BackupReport,
     CancelResult,
     Explanation,

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from timerstore._engine.base.owner import NotCopyable
-from timerstore.clock import Clock
 from timerstore.store import TimerStore
+from timerstore.types.clock import Clock
 
 
 class ManualClock(Clock):

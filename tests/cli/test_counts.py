@@ -14,8 +14,8 @@ from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.command_line import CommandLine
 from timerstore import StoreConfig
-from timerstore.clock import SystemClock
 from timerstore.testing import ManualClock, Stepper
+from timerstore.types.clock import SystemClock
 
 HOUR = 3600
 CONFIG: dict[str, Any] = {

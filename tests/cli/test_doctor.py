@@ -19,7 +19,7 @@ from timerstore.cli.doctor.file_system import sync_findings as sync_findings_of
 from timerstore.cli.doctor.finding import Finding, Severity
 from timerstore.cli.doctor.machine import USES, clock_findings, extra_finding, limit_findings
 from timerstore.cli.exits import Exit
-from timerstore.config import StoreConfig
+from timerstore.types.config import StoreConfig
 
 SUBJECTS = {
     "python", "limits", "clock", "file system", "sync", "space", "inodes", "lock", "permissions",

@@ -6,7 +6,7 @@ from typing import Any
 from tests.crash.report import QUEUES, Line
 from timerstore import StoreConfig
 from timerstore._engine.format.handle import Handle, encode
-from timerstore.receipts import out_ms
+from timerstore.types.receipts import out_ms
 
 SAVED = "backup"
 """Folder of the backup, next to the store."""

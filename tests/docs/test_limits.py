@@ -31,11 +31,11 @@ from timerstore._engine.recurring import definition
 from timerstore._engine.write import ingester
 from timerstore.api import StoreApi
 from timerstore.errors import BusyError, FlowControlError
-from timerstore.messages import PullStatus
 from timerstore.net import connections
 from timerstore.net.server_limits import ServerLimits
 from timerstore.shards import shard_paths
 from timerstore.telemetry import metric_families
+from timerstore.types.messages import PullStatus
 
 DEFAULT, SERVER = StoreConfig(), ServerLimits()
 LIMITS = (GUIDES / "limits.md").read_text()

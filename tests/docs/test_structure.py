@@ -16,7 +16,7 @@ from timerstore._engine.queues.core import Core
 
 ROOT = Path(timerstore.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
-ENTRIES_MAX = 24
+ENTRIES_MAX = 19
 WHITE_BOX_FILES_MAX = 60
 
 C_STRUCTS = {
@@ -133,7 +133,7 @@ def _methods_of(path: str, name: str) -> set[str]:
     [
         ("store.py", "TimerStore"),
         ("shards/sharded.py", "ShardedStore"),
-        ("read_only_store.py", "ReadOnlyStore"),
+        ("store.py", "ReadOnlyStore"),
     ],
 )
 def test_public_signatures_are_stated_once(path: str, kind: str) -> None:

@@ -39,8 +39,8 @@ from timerstore._engine.format import (
 )
 from timerstore._engine.read.filter import parse_tags
 from timerstore._engine.read.sql import parse_sql
-from timerstore.messages import host_text, inflate_body, parse_properties
 from timerstore.shards import manifest
+from timerstore.types.messages import host_text, inflate_body, parse_properties
 
 _PROPERTIES = {"a": "1", "b": "text", "c": "-1.5e3", "d": "", "e": "true"}
 

@@ -166,7 +166,7 @@ def test_broker_message_can_be_rescheduled(expected: Expected, root: Path) -> No
             assert (receipt.topic, receipt.message_id) == key
             wanted[key] = due_ms
             out_ms = int(expected.waiting[key]["properties"]["TIMER_OUT_MS"])
-            if timerstore.receipts.out_ms(due_ms, expected.precision_ms) != out_ms:
+            if timerstore.types.receipts.out_ms(due_ms, expected.precision_ms) != out_ms:
                 assert store.cancel(handle) is CancelResult.ALREADY_CANCELLED
                 with pytest.raises(NotPendingError):
                     store.reschedule(handle, delay=1)
@@ -241,7 +241,7 @@ def test_broker_can_decode_our_handle(tmp_path: Path) -> None:
     for receipt in (put, moved):
         topic, name, stamp, key = disk.decode_recall_handle(receipt.handle)
         assert (topic, name, key) == ("t", "timerstore", put.message_id)
-        assert stamp == timerstore.receipts.out_ms(receipt.due_ms, 1000) + 1
+        assert stamp == timerstore.types.receipts.out_ms(receipt.due_ms, 1000) + 1
         brokers = disk.encode_recall_handle(topic, name, stamp, key)
         wanted = receipt is moved
         answer = bench.store.cancel(brokers)

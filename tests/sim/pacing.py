@@ -8,7 +8,7 @@ from tests.support.driver import key_of
 from tests.support.inside.parts import random_of, spreader_of
 from tests.support.models.messages import queue_of
 from timerstore import PutReceipt
-from timerstore.config import parse_topic_rates
+from timerstore.types.config import parse_topic_rates
 
 
 @dataclass

@@ -25,8 +25,8 @@ from tests.support.models.replacing import Rounds
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore
 from timerstore._engine.format.handle import decode
 from timerstore.errors import FailedError, TimerStoreError
-from timerstore.receipts import KeptOrigin
 from timerstore.testing import Stepper
+from timerstore.types.receipts import KeptOrigin
 
 
 class Attempt(NamedTuple):

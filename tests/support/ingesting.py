@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.support.inside import failpoints
 from timerstore import PutReceipt, RowBatch, StoreConfig
-from timerstore.receipts import KeptOrigin
+from timerstore.types.receipts import KeptOrigin
 
 TOPIC = "bulk"
 

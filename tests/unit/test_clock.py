@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from timerstore.clock import SystemClock
 from timerstore.testing import ManualClock
+from timerstore.types.clock import SystemClock
 
 
 def test_system_clock_returns_machine_time():

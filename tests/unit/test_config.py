@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 
-from timerstore import config
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
+from timerstore.types import config
+from timerstore.types.config import StoreConfig
 
 SMALL = {
     "commit_log_segment_bytes": 16_384,

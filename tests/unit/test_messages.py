@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import timerstore
-from timerstore import RowBatch, messages, receipts, reports
+from timerstore import RowBatch
 from timerstore.errors import ConfigError, CorruptError, MessageError, quoted
-from timerstore.messages import Message, MessageBatch
-from timerstore.receipts import PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.testing import Stepper
+from timerstore.types import messages, receipts, reports
+from timerstore.types.messages import Message, MessageBatch
+from timerstore.types.receipts import PutBatch, PutReceipt, ReceiptOrigin
 
 ORIGIN = ReceiptOrigin("orders", "7F000001ABCD01234567", "timerstore", 1000)
 

@@ -25,9 +25,9 @@ from timerstore._engine.format.wheel_slot import SLOT_BYTES
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import queue_bytes
-from timerstore.clock import Clock, SystemClock
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError, quoted
+from timerstore.types.clock import Clock, SystemClock
+from timerstore.types.config import StoreConfig
 
 NO_SLOT = (
     "a pending message found no slot on the wheel; open the store, let it deliver due messages, "

@@ -96,10 +96,10 @@ from timerstore._engine.write.put_many import PutBatchWriter
 from timerstore._engine.write.replace import ReplaceWriter
 from timerstore._engine.write.reschedule import Rescheduler
 from timerstore._engine.write.targets import Targets
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
-from timerstore.messages import MessageBatch
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import MessageBatch
 
 _DELETE_BYTES = 4096
 """Reserved in a staging half for a delete record in one group with the largest record."""

@@ -33,10 +33,10 @@ from timerstore.aio.async_consumer import AsyncConsumer
 from timerstore.aio.async_leases import AsyncHeartbeat, AsyncLeaseConsumer
 from timerstore.aio.async_store import AsyncTimerStore
 from timerstore.aio.connecting import connect
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, quoted
 from timerstore.store import TimerStore
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 __all__ = [
     "AsyncConsumer",

@@ -23,7 +23,7 @@ from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.pull_request import wait_problems
 from timerstore._engine.read.waiting import Waitable
 from timerstore.errors import ClosedError, MessageError
-from timerstore.messages import Message
+from timerstore.types.messages import Message
 
 Got = TypeVar("Got")
 Answer = TypeVar("Answer")

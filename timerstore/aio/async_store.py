@@ -34,10 +34,10 @@ from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
 from timerstore.aio.quick_work import QuickWork
 from timerstore.errors import ClosedError
-from timerstore.messages import MessageBatch, PullResult
-from timerstore.receipts import PutBatch, PutReceipt
-from timerstore.reports import CancelResult, PendingTimer
 from timerstore.store import TimerStore
+from timerstore.types.messages import MessageBatch, PullResult
+from timerstore.types.receipts import PutBatch, PutReceipt
+from timerstore.types.reports import CancelResult, PendingTimer
 
 PAGE_COUNT = 256
 """Pending messages or dead letters that are read in one step."""

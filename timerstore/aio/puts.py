@@ -25,8 +25,8 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.write.put_requests import REPEATABLE, PutRequest
 from timerstore.aio.shared_sync import SharedSync
 from timerstore.api import StoreApi
-from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.store import TimerStore
+from timerstore.types.receipts import PutBatch, PutReceipt
 
 _TURN = 64  # puts without a wait after which other tasks run
 # Arguments of a put that the loop makes. Those of a replacing put are missing, because it may read

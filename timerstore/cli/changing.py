@@ -22,9 +22,9 @@ from timerstore.cli.params import (
 from timerstore.cli.putting import receipt_fields
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import safe, time_text
-from timerstore.clock import SystemClock
 from timerstore.errors import MessageError, NotPendingError
-from timerstore.reports import CancelResult
+from timerstore.types.clock import SystemClock
+from timerstore.types.reports import CancelResult
 
 _FOUND_MAX = 100_000
 

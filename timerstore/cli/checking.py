@@ -21,8 +21,8 @@ from timerstore.cli.params import (
 from timerstore.cli.progress import progress
 from timerstore.cli.text import plural
 from timerstore.errors import TimerStoreError
-from timerstore.reports import Report
 from timerstore.shards.kinds import Kind
+from timerstore.types.reports import Report
 
 
 @click.command("verify")

@@ -30,11 +30,11 @@ from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import span_text
 from timerstore.cli.trials import trial_folder
 from timerstore.cli.wheel_ring import draw
-from timerstore.clock import SystemClock
-from timerstore.config import StoreConfig
-from timerstore.messages import Message
-from timerstore.reports import CancelResult
 from timerstore.store import TimerStore
+from timerstore.types.clock import SystemClock
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import Message
+from timerstore.types.reports import CancelResult
 
 _TOPIC, _GROUP = "reminders", "demo"
 _COUNT, _CANCELLED, _BEFORE_KILL = 10, 7, 3

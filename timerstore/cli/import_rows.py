@@ -33,8 +33,6 @@ from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import opened_single, require
 from timerstore.cli.progress import OnProgress
 from timerstore.cli.text import plural
-from timerstore.clock import SystemClock
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards import commit, ingest, stage
 from timerstore.shards.arrow_rows import Reader, Rows
@@ -43,6 +41,8 @@ from timerstore.shards.kinds import Kind
 from timerstore.shards.row_columns import check_columns
 from timerstore.shards.staged_files import batch_columns
 from timerstore.shards.write_options import WriteOptions
+from timerstore.types.clock import SystemClock
+from timerstore.types.config import StoreConfig
 
 _BATCH_ROWS = 8192
 _STDIN = Path("-")

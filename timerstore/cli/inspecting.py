@@ -23,12 +23,12 @@ from timerstore.cli.params import (
     topic_option,
 )
 from timerstore.cli.text import iso, plural, safe, span_text, time_text
-from timerstore.clock import SystemClock
-from timerstore.config import StoreConfig
 from timerstore.errors import FullError, LockedError, MessageError
-from timerstore.read_only_store import ReadOnlyStore
-from timerstore.reports import Explanation, Histogram
 from timerstore.shards.receipt import split_handle
+from timerstore.store import ReadOnlyStore
+from timerstore.types.clock import SystemClock
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import Explanation, Histogram
 
 _SHOWN_MAX = 48  # a longer table omits its empty buckets
 _BAR = 40

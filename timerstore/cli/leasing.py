@@ -29,8 +29,8 @@ from timerstore.cli.params import (
 from timerstore.cli.reading import settle
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import iso, message_fields, message_line, safe, time_text
-from timerstore.clock import SystemClock
 from timerstore.errors import LeaseLostError, MessageError
+from timerstore.types.clock import SystemClock
 
 _LOOK_S = 0.25
 _PAGE = 256

@@ -26,10 +26,10 @@ from timerstore.cli.params import (
 )
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import iso, message_fields, message_line, plural, safe, time_text
-from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.shards.receipt import letter_in
 from timerstore.store import open as open_store
+from timerstore.types.config import StoreConfig
 
 group_argument = click.argument("group")
 

@@ -29,10 +29,10 @@ from timerstore.cli.served import backlogs_of, served_groups, topics_of
 from timerstore.cli.stopping import stopping
 from timerstore.cli.summaries import groups, holder_text
 from timerstore.cli.text import plural, size_text, span_text
-from timerstore.config import StoreConfig
 from timerstore.errors import FullError
-from timerstore.read_only_store import ReadOnlyStore
-from timerstore.reports import GroupBacklog
+from timerstore.store import ReadOnlyStore
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import GroupBacklog
 
 
 @click.command("ls")

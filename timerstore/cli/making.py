@@ -29,12 +29,12 @@ from timerstore.cli.params import (
 from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import plural, size_text
-from timerstore.config import StoreConfig
 from timerstore.errors import FailedError
-from timerstore.reports import BackupReport
 from timerstore.shards import open_shards
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.shard_paths import ShardsTree
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import BackupReport
 
 _GEOMETRY = (
     "precision_ms",

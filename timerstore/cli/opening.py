@@ -16,11 +16,11 @@ from timerstore._engine.base.net_loader import load_net
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError
 from timerstore.cli.params import StorePlace, StoreUrl
-from timerstore.config import StoreConfig
 from timerstore.shards import ShardedStore, cluster, open_shards
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.store import ConnectedStore, TimerStore, connect
+from timerstore.types.config import StoreConfig
 
 Store = TimerStore | ShardedStore | ConnectedStore
 

@@ -24,11 +24,11 @@ from timerstore.cli.params import (
 from timerstore.cli.served import topics_of
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import plural
-from timerstore.clock import SystemClock
-from timerstore.config import StoreConfig, parse_topic_rates
 from timerstore.shards import cluster
 from timerstore.shards.kinds import Kind
 from timerstore.store import ConnectedStore
+from timerstore.types.clock import SystemClock
+from timerstore.types.config import StoreConfig, parse_topic_rates
 
 _LOOK_S = 0.25
 

@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from timerstore._engine.base.due_times import SANE_MS_MIN, moment_ms
-from timerstore.config import StoreConfig
+from timerstore.types.config import StoreConfig
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)\s*")

@@ -21,8 +21,8 @@ from timerstore._engine.snapshot.position import Snapshot
 from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.progress import OnProgress
 from timerstore.cli.text import own_properties
-from timerstore.config import StoreConfig
-from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, inflate_body
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import SYS_FLAG_COMPRESSED, Int64Array, inflate_body
 
 _COLUMNS = (
     "log_offset",

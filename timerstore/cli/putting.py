@@ -28,8 +28,8 @@ from timerstore.cli.params import (
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.streams import input_descriptor
 from timerstore.cli.text import iso, plural, time_text
-from timerstore.clock import SystemClock
 from timerstore.errors import BusyError, FullError, MessageError
+from timerstore.types.clock import SystemClock
 
 _LINES_MAX = 10_000
 _READ_BYTES = 1 << 20

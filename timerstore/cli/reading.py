@@ -33,11 +33,11 @@ from timerstore.cli.params import (
 from timerstore.cli.served import queue_ends
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import Fields, WriteMessage, body_of, message_fields, message_line, plural
-from timerstore.config import StoreConfig
 from timerstore.errors import LockedError
-from timerstore.messages import PullStatus
 from timerstore.shards import ShardedStore
 from timerstore.store import ConnectedStore, TimerStore
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import PullStatus
 
 _ENDS = {PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE}
 _ENDS |= {PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MATCHED_LOGIC_QUEUE}

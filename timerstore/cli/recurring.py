@@ -32,7 +32,7 @@ from timerstore.cli.params import (
 )
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import exact_span_text, iso, safe, time_text
-from timerstore.clock import SystemClock
+from timerstore.types.clock import SystemClock
 
 _PUT_ONLY = (
     *("step", "cron", "timezone", "start", "missed", "name"),

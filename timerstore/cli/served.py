@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR
 from timerstore._engine.snapshot.live_stats import SYSTEM_TOPICS
-from timerstore.reports import GroupBacklog
 from timerstore.store import ConnectedStore
+from timerstore.types.reports import GroupBacklog
 
 _PAST_ALL = (1 << 62) - 1
 

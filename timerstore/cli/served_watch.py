@@ -11,8 +11,8 @@ import numpy as np
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.snapshot.live_stats import HISTORY, LiveStats
 from timerstore.cli.served import TopicCounts, backlogs_of, topics_of
-from timerstore.messages import Int64Array
 from timerstore.store import ConnectedStore
+from timerstore.types.messages import Int64Array
 
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 _LOOKS_KEPT = 6

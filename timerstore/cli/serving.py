@@ -23,12 +23,12 @@ from timerstore.cli.params import (
 from timerstore.cli.service_manager import notify
 from timerstore.cli.serving_rocketmq import RocketmqOptions, rocketmq_options
 from timerstore.cli.stopping import stopping
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError
 from timerstore.net import serve
 from timerstore.net.endpoints import parse_host_port
 from timerstore.shards.kinds import Kind
 from timerstore.store import ConnectedStore, TimerStore
+from timerstore.types.config import StoreConfig
 
 _LOOK_S = 0.2
 _FILE = click.Path(dir_okay=False, path_type=Path)

@@ -16,7 +16,7 @@ from timerstore.cli.params import ms_of
 from timerstore.cli.stopping import Stop
 from timerstore.cli.text import Fields, WriteMessage, body_fields, iso, own_properties
 from timerstore.errors import TimerStoreError
-from timerstore.messages import SYS_FLAG_COMPRESSED, inflate_body
+from timerstore.types.messages import SYS_FLAG_COMPRESSED, inflate_body
 
 _COLUMNS = (
     "topic",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from timerstore._engine.base.message_fields import DROPPED_NAMES, RESERVED_NAMES, RESERVED_PREFIX
-from timerstore.messages import Message
+from timerstore.types.messages import Message
 
 _SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))

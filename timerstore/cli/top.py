@@ -29,7 +29,7 @@ from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.streams import writing_result
 from timerstore.cli.summaries import as_json as head
 from timerstore.cli.text import iso
-from timerstore.clock import SystemClock
+from timerstore.types.clock import SystemClock
 
 AnyWatch = Watch | ServedWatch
 

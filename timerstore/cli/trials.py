@@ -14,11 +14,11 @@ from timerstore.cli.exits import CommandError
 from timerstore.cli.output import emit, table
 from timerstore.cli.params import FOLDER, json_option
 from timerstore.cli.stopping import Stop, stopping
-from timerstore.clock import SystemClock
-from timerstore.config import StoreConfig
-from timerstore.messages import BODY_BYTES_MAX
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.store import TimerStore
+from timerstore.types.clock import SystemClock
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import BODY_BYTES_MAX
 
 _TOPIC = "bench"
 _PAGE = 10_000

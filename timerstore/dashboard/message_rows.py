@@ -7,8 +7,8 @@ from codecs import getincrementaldecoder
 
 from timerstore.dashboard.source import Json
 from timerstore.errors import MessageError
-from timerstore.messages import Message
-from timerstore.reports import PendingTimer
+from timerstore.types.messages import Message
+from timerstore.types.reports import PendingTimer
 
 _BODY_CHARACTERS = 400
 _BODY_HEX_BYTES = 64

@@ -17,7 +17,6 @@ from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.handle import decode
 from timerstore._engine.snapshot.live_stats import SYSTEM_TOPICS
-from timerstore.clock import Clock, SystemClock
 from timerstore.dashboard.message_rows import content, row_of_message, row_of_pending
 from timerstore.dashboard.rates import Rates, reading_of
 from timerstore.dashboard.source import (
@@ -29,11 +28,12 @@ from timerstore.dashboard.source import (
     turn_of,
 )
 from timerstore.errors import ConfigError, MessageError
-from timerstore.receipts import make_handle, out_ms
-from timerstore.reports import CancelResult, Explanation, Histogram
 from timerstore.shards import ShardedStore
 from timerstore.shards.receipt import join_handle, split_handle
 from timerstore.store import ConnectedStore, TimerStore
+from timerstore.types.clock import Clock, SystemClock
+from timerstore.types.receipts import make_handle, out_ms
+from timerstore.types.reports import CancelResult, Explanation, Histogram
 
 Store = TimerStore | ShardedStore | ConnectedStore
 

@@ -31,7 +31,6 @@ from timerstore._engine.snapshot.live_stats import look
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
 from timerstore.api import SingleStoreApi
-from timerstore.config import StoreConfig
 from timerstore.dashboard.app import App
 from timerstore.dashboard.open_source import OpenSource, Store
 from timerstore.dashboard.request_guard import host_check, is_loopback
@@ -41,6 +40,7 @@ from timerstore.errors import ConfigError, LockedError, cannot_listen
 from timerstore.shards import ShardedStore, cluster, open_shards
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.shard_paths import ShardsTree
+from timerstore.types.config import StoreConfig
 
 TOKEN_CHARACTERS_MIN = 16
 _TOKEN_CHARACTERS_MAX = 256

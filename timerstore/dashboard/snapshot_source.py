@@ -13,7 +13,6 @@ from pathlib import Path
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.snapshot.live_stats import LiveStats, Watch
-from timerstore.clock import SystemClock
 from timerstore.dashboard.rates import lateness_of
 from timerstore.dashboard.source import (
     TOPICS_SHOWN,
@@ -24,6 +23,7 @@ from timerstore.dashboard.source import (
     turn_of,
 )
 from timerstore.errors import MessageError
+from timerstore.types.clock import SystemClock
 
 
 class SnapshotSource(NotCopyable, DashboardSource):

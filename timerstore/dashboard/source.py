@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from timerstore._engine.base.metrics import GROUP_GAUGES, GROUP_SEPARATOR
-from timerstore.clock import Clock
 from timerstore.errors import MessageError
-from timerstore.messages import Int64Array
+from timerstore.types.clock import Clock
+from timerstore.types.messages import Int64Array
 
 Json = dict[str, Any]
 

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from timerstore._engine.base.owner import AsyncClosing
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
-from timerstore.messages import Message
 from timerstore.net.async_channel import AsyncChannel
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CONSUMER_CALLS
@@ -23,6 +22,7 @@ from timerstore.net.remote_consumer import (
     lost_pause_s,
     wait_seconds,
 )
+from timerstore.types.messages import Message
 
 Join = Callable[[], Awaitable[tuple[int, AsyncChannel]]]
 

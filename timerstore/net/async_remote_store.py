@@ -45,7 +45,7 @@ from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_consumer import wait_seconds
 from timerstore.net.repeating import CallAttempt, ClientIds
 from timerstore.net.wire_messages import Hello
-from timerstore.reports import PendingTimer
+from timerstore.types.reports import PendingTimer
 
 _OWN_FORM = frozenset({"consumer", "dead_letters", "pending"})
 

@@ -20,7 +20,6 @@ from timerstore._engine.read.pull_request import whole_or
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.aio.async_store import PAGE_BYTES, PAGE_COUNT, body_bytes
 from timerstore.errors import BusyError, MessageError, TimerStoreError, quoted
-from timerstore.messages import PullResult
 from timerstore.net.call_table import (
     CONSUMER_CALLS,
     GIVE_BACK,
@@ -35,7 +34,8 @@ from timerstore.net.server_counters import ServerCounters
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.shortened_results import ResultShortener
 from timerstore.net.wire_messages import Call
-from timerstore.receipts import PutReceipt
+from timerstore.types.messages import PullResult
+from timerstore.types.receipts import PutReceipt
 
 Answer = TypeVar("Answer")
 

@@ -24,10 +24,10 @@ from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.recurring import Recurring, RecurringRequest
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import SingleStoreApi
-from timerstore.messages import Message, PullResult
 from timerstore.net import wire_values
 from timerstore.net.packed_arguments import converter, packed_batch, portable
-from timerstore.reports import (
+from timerstore.types.messages import Message, PullResult
+from timerstore.types.reports import (
     BackupReport,
     CancelResult,
     Explanation,

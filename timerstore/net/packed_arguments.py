@@ -34,7 +34,7 @@ from timerstore._engine.write.put_many import is_for_all
 from timerstore._engine.write.put_requests import BatchRequest
 from timerstore.errors import ConfigError, plain, quoted
 from timerstore.net import wire_values
-from timerstore.receipts import PutReceipt
+from timerstore.types.receipts import PutReceipt
 
 Convert = Callable[[Any], Any]
 

@@ -11,11 +11,11 @@ from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.leases import LeasedMessage
 from timerstore._engine.recurring import Recurring
 from timerstore.api import SingleStoreApi
-from timerstore.messages import Message
 from timerstore.net.call_table import STORE_CALLS, pack_call
 from timerstore.net.not_remote import not_remote
-from timerstore.receipts import PutBatch, PutReceipt
-from timerstore.reports import PendingTimer
+from timerstore.types.messages import Message
+from timerstore.types.receipts import PutBatch, PutReceipt
+from timerstore.types.reports import PendingTimer
 
 
 class RecordedCalls(

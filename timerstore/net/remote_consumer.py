@@ -17,13 +17,13 @@ from typing import Any, Self
 from timerstore._engine.base.owner import Closing
 from timerstore._engine.read.consumer import offset_after
 from timerstore.errors import ClosedError, ConnectionLostError, MessageError, TimerStoreError
-from timerstore.messages import Message
 from timerstore.net.attempt_limits import RetryLimit
 from timerstore.net.call_table import CONSUMER_CALLS
 from timerstore.net.channel import Channel
 from timerstore.net.channel_parts import NotSentError
 from timerstore.net.packed_arguments import packed_options
 from timerstore.net.surviving_lock import SurvivingLock
+from timerstore.types.messages import Message
 
 LONGEST_WAIT_S = 3600.0
 """The longest single wait of a loop without a limit."""

@@ -34,7 +34,7 @@ from timerstore.net.recorded_calls import RecordedCalls
 from timerstore.net.remote_consumer import RemoteConsumer, wait_seconds
 from timerstore.net.remote_wait import RemoteWait
 from timerstore.net.repeating import CallAttempt, ClientIds
-from timerstore.reports import PendingTimer
+from timerstore.types.reports import PendingTimer
 
 
 class RemoteStore(RecordedCalls):

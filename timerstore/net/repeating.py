@@ -39,7 +39,7 @@ from timerstore.net.wire_values import (
     decoded_extension,
     spans_extension,
 )
-from timerstore.receipts import CallerIds, PutBatch, PutReceipt, unique_key
+from timerstore.types.receipts import CallerIds, PutBatch, PutReceipt, unique_key
 
 _ID_BYTES = 32
 _SINGLE = {

@@ -66,7 +66,7 @@ from timerstore.net.wire_messages import (
     encode,
     memory_of,
 )
-from timerstore.receipts import PutReceipt
+from timerstore.types.receipts import PutReceipt
 
 _log = logging.getLogger(__name__)
 _LINGER_S = 1.0

@@ -25,7 +25,6 @@ from pathlib import Path
 from timerstore import store as single
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.geometry import is_left_to_files
-from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
     ConfigError,
@@ -46,6 +45,7 @@ from timerstore.net.start_server import unix_listener
 from timerstore.net.store_server import StoreServer
 from timerstore.net.wire_messages import CONFIG_FEATURE, PROTOCOL_VERSION, Hello, Welcome
 from timerstore.store import TimerStore
+from timerstore.types.config import StoreConfig
 
 SOCKET_NAME = "server.sock"
 _WORKERS = 8

@@ -17,8 +17,8 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import LeasedMessage
 from timerstore.aio import AsyncConsumer
 from timerstore.errors import MessageError
-from timerstore.messages import Message, PullResult
 from timerstore.net.wire_messages import encode
+from timerstore.types.messages import Message, PullResult
 
 _FRAME_BYTES = 64
 """Of an answer, without the elements of its list."""

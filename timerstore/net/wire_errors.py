@@ -8,7 +8,7 @@ from timerstore import errors
 from timerstore._engine.leases import AckResult
 from timerstore.errors import ConfigError, MessageError, TimerStoreError
 from timerstore.net.wire_messages import Failure
-from timerstore.reports import CancelResult
+from timerstore.types.reports import CancelResult
 
 CLASSES: Mapping[str, type[TimerStoreError]] = MappingProxyType(
     {

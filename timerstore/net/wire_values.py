@@ -21,14 +21,14 @@ from msgspec.msgpack import Ext
 
 from timerstore._engine.leases import Backoff
 from timerstore.errors import Described, ProtocolError, kind_of, quoted
-from timerstore.messages import (
+from timerstore.types.messages import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
     MessageBatch,
     PullStatus,
 )
-from timerstore.receipts import CallerIds, KeptOrigin, PutBatch, PutReceipt, ReceiptOrigin
-from timerstore.reports import Histogram
+from timerstore.types.receipts import CallerIds, KeptOrigin, PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.types.reports import Histogram
 
 INT64_COLUMN: Final = 1
 FLOAT64_COLUMN: Final = 2

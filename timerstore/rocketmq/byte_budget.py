@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases import LeasedMessage
-from timerstore.messages import SYS_FLAG_COMPRESSED
 from timerstore.rocketmq.codes import RejectedError
 from timerstore.rocketmq.definitions import Code
+from timerstore.types.messages import SYS_FLAG_COMPRESSED
 
 _OBJECT_BYTES = 2048
 """About what a LeasedMessage takes without its texts and its body."""

@@ -15,8 +15,8 @@ from timerstore.errors import (
     MessageError,
     TimerStoreError,
 )
-from timerstore.reports import CancelResult
 from timerstore.rocketmq.definitions import Code, messages
+from timerstore.types.reports import CancelResult
 
 _OF_ARGUMENTS = {
     "topic": Code.ILLEGAL_TOPIC,

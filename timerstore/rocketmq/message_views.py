@@ -14,7 +14,6 @@ from timerstore._engine.base.message_fields import (
 )
 from timerstore._engine.leases import LeasedMessage
 from timerstore.errors import quoted
-from timerstore.messages import inflate_body
 from timerstore.rocketmq.codes import RejectedError
 from timerstore.rocketmq.definitions import (
     Code,
@@ -24,6 +23,7 @@ from timerstore.rocketmq.definitions import (
     MessageType,
     messages,
 )
+from timerstore.types.messages import inflate_body
 
 _OWN_FIELDS = frozenset({"TAGS", "KEYS", PRIORITY_PROPERTY, MESSAGE_GROUP_PROPERTY})
 _ANY_HEADER = 47

@@ -26,7 +26,6 @@ import grpc.aio
 
 from timerstore._engine.base.metrics import GROUP_SEPARATOR
 from timerstore.aio import AsyncTimerStore
-from timerstore.clock import SystemClock
 from timerstore.errors import ConfigError, FailedError, cannot_listen
 from timerstore.net.endpoints import close_copies
 from timerstore.net.server_counters import ServerCounters
@@ -47,6 +46,7 @@ from timerstore.rocketmq.settling import Settling
 from timerstore.rocketmq.topic_routes import TopicRoutes, endpoints
 from timerstore.rocketmq.transactions import Transactions
 from timerstore.store import ConnectedStore, TimerStore
+from timerstore.types.clock import SystemClock
 
 _GOODBYE_S = 5.0
 _FAILED_GOODBYE_S = 1.0

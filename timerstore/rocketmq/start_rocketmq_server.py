@@ -14,7 +14,6 @@ from timerstore.rocketmq.access_keys import AccessKeys, read_keys
 from timerstore.rocketmq.group_policies import GroupPolicies, read_policies
 from timerstore.rocketmq.rocketmq_limits import RocketmqLimits
 from timerstore.rocketmq.rocketmq_server import GrpcAddress, RocketmqServer, ServedOptions
-from timerstore.shards import ShardedStore
 from timerstore.store import ConnectedStore, TimerStore
 
 
@@ -54,12 +53,7 @@ def start_server(
 
 def _check(store: Any, address: Any, tls: Any, advertise: Any, limits: Any) -> None:
     problems = []
-    if isinstance(store, ShardedStore):
-        problems.append(
-            "store: wanted a TimerStore, got a ShardedStore; a store with shards cannot be served "
-            "to clients of RocketMQ yet"
-        )
-    elif not isinstance(store, SingleStoreApi):
+    if not isinstance(store, SingleStoreApi):
         problems.append(
             f"store: wanted an open TimerStore or a connected one, got {type(store).__name__}"
         )

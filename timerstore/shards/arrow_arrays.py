@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timerstore.messages import Int64Array
 from timerstore.shards.arrow_import import compute, pyarrow
+from timerstore.types.messages import Int64Array
 
 Mask = npt.NDArray[np.bool_]
 

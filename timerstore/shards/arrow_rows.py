@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base import due_times, message_fields
-from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
-from timerstore.messages import Int64Array
 from timerstore.shards.arrow_arrays import (
     Mask,
     as_text,
@@ -32,6 +30,8 @@ from timerstore.shards.arrow_import import compute, pyarrow
 from timerstore.shards.nested import flat_of, rows_with
 from timerstore.shards.property_texts import empty_texts, property_texts
 from timerstore.shards.write_options import ROUTE_ID, ROUTE_KEY, WriteOptions
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import Int64Array
 
 _HEADER_BYTES = 4096 + 64  # `ingest` reserves this much of an atomic group, besides one record
 _CONTROL = r"[\x00-\x1f]"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable, weakly
-from timerstore.clock import SystemClock
 from timerstore.errors import BucketError, ClosedError, ConfigError, quoted
 from timerstore.shards.bucket_binding import BucketSource
 from timerstore.shards.folder_staging import FolderStaging
@@ -20,6 +19,7 @@ from timerstore.shards.shard_calls import WORKERS_MAX
 from timerstore.shards.shard_ingest import Ingested, IngestService, ShardIngester, every
 from timerstore.shards.staging_area import CommittedVersions, StagingArea
 from timerstore.store import TimerStore
+from timerstore.types.clock import SystemClock
 
 _log = logging.getLogger("timerstore.shards")
 

@@ -28,13 +28,13 @@ from timerstore._engine.format import json_text
 from timerstore._engine.format.json_text import Json
 from timerstore._engine.format.store_paths import shard_number
 from timerstore._engine.storage.disk import Disk
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, newer_format
 from timerstore.shards.shard_paths import (
     SHARD_COUNT_MAX,
     ShardsTree,
     check_shard_count,
 )
+from timerstore.types.config import StoreConfig
 
 FORMAT = 1
 HASH = "crc32"

@@ -15,13 +15,13 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
-from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.shards.manifest import Manifest
 from timerstore.shards.shard_paths import NAMES
 from timerstore.shards.staged_files import QUARANTINE, Staged, StagedFile
 from timerstore.shards.staging_area import StagingArea
 from timerstore.shards.staging_location import area_at
+from timerstore.types.clock import Clock, SystemClock
 
 
 class Committed(NamedTuple):

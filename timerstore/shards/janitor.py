@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from timerstore._engine.storage.disk import Disk
-from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError, quoted
 from timerstore.shards import manifest as manifests
 from timerstore.shards.bucket_janitor import clean_bucket, prune_bucket
@@ -24,6 +23,7 @@ from timerstore.shards.shard_paths import ShardsTree, source_of
 from timerstore.shards.staging_area import StagingArea
 from timerstore.shards.staging_location import area_at
 from timerstore.shards.write_options import is_drawn
+from timerstore.types.clock import Clock, SystemClock
 
 OLD_MS = 86_400_000
 """Longer than any job takes from its first row to its commit."""

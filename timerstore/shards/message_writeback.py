@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
-from timerstore.messages import SYS_FLAG_COMPRESSED, inflate_body
 from timerstore.shards.arrow_arrays import numpy_of
 from timerstore.shards.arrow_import import compute, pyarrow
 from timerstore.shards.nested import flat_of, spans_of_kept
 from timerstore.shards.property_texts import are_reserved
+from timerstore.types.messages import SYS_FLAG_COMPRESSED, inflate_body
 
 SET_BY_STORE = frozenset(
     {"shard", "queue_id", "queue_offset", "log_offset", "stored_at", "body_len", "body_crc"}

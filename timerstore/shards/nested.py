@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timerstore.messages import Int64Array
 from timerstore.shards.arrow_import import pyarrow
+from timerstore.types.messages import Int64Array
 
 
 def flat_of(column: Any, entries: Sequence[Any]) -> tuple[list[Any], Int64Array]:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from timerstore._engine.base import message_fields
 from timerstore.errors import MessageError
-from timerstore.messages import Int64Array
 from timerstore.shards.arrow_arrays import Mask, as_text, joined, numpy_of, plain
 from timerstore.shards.arrow_import import compute, pyarrow
 from timerstore.shards.nested import flat_of, rows_with, spans_of_kept
+from timerstore.types.messages import Int64Array
 
 _CONTROL = r"[\x00-\x1f]"
 _RESERVED = sorted(message_fields.DROPPED_NAMES | message_fields.RESERVED_NAMES.keys())

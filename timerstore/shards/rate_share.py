@@ -11,8 +11,8 @@ Raises: MessageError or ConfigError if a share is below the smallest rate of a s
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal
 
-from timerstore.config import RATE_MIN, StoreConfig, parse_topic_rates
 from timerstore.errors import ConfigError, MessageError
+from timerstore.types.config import RATE_MIN, StoreConfig, parse_topic_rates
 
 _STEP = Decimal("0.001")
 

@@ -17,10 +17,10 @@ import numpy as np
 from timerstore._engine.leases import DeadLetter, LeasedMessage
 from timerstore._engine.recurring import Recurring
 from timerstore.errors import MessageError, typed
-from timerstore.messages import Message
-from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.shards.routing import Shards
 from timerstore.shards.shard_paths import SHARD_COUNT_MAX
+from timerstore.types.messages import Message
+from timerstore.types.receipts import PutBatch, PutReceipt
 
 _HANDLE = re.compile(r"s([0-9]{5})\.(.+)", re.DOTALL)
 

@@ -24,9 +24,7 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import NotCopyable
-from timerstore.clock import Clock, SystemClock
 from timerstore.errors import ConfigError, MessageError
-from timerstore.messages import Int64Array
 from timerstore.shards.arrow_arrays import bytes_of, offsets_of, sizes_of
 from timerstore.shards.arrow_import import ipc, pyarrow
 from timerstore.shards.arrow_rows import Reader, Rows
@@ -38,6 +36,8 @@ from timerstore.shards.staged_files import COLUMNS, QUARANTINE, Staged, StagedFi
 from timerstore.shards.staging_area import StagedOutput, StagingArea
 from timerstore.shards.staging_location import area_at
 from timerstore.shards.write_options import WriteOptions
+from timerstore.types.clock import Clock, SystemClock
+from timerstore.types.messages import Int64Array
 
 _GATHER_ROWS = 1 << 16
 _GATHER_BYTES = 8 << 20

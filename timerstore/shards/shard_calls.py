@@ -12,9 +12,9 @@ from functools import partial
 from typing import TypeVar
 
 from timerstore._engine.base.owner import Closing
-from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError, TimerStoreError, quoted
 from timerstore.store import TimerStore
+from timerstore.types.clock import Clock
 
 Answer = TypeVar("Answer")
 

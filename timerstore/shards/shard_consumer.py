@@ -19,10 +19,10 @@ from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import AssignedQueue
 from timerstore._engine.read.pull_request import wait_problems, whole_or
 from timerstore._engine.read.waiting import WaitingPoll
-from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError, TimerStoreError, kind_of, quoted
-from timerstore.messages import Message
 from timerstore.shards.receipt import ShardMessage, in_shard
+from timerstore.types.clock import Clock
+from timerstore.types.messages import Message
 
 ShardQueue = tuple[int, int]
 """A shard and one of its queues."""

@@ -31,8 +31,6 @@ from timerstore._engine.buckets.bucket_url import reject_without_bucket
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
     CorruptError,
@@ -47,6 +45,8 @@ from timerstore.shards.manifest import Manifest
 from timerstore.shards.shard_paths import ShardsTree
 from timerstore.shards.staged_files import StagedFile, read_staged
 from timerstore.shards.staging_area import CommittedVersions, StagingArea
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 _log = logging.getLogger("timerstore.shards")
 

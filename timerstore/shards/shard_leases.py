@@ -36,10 +36,10 @@ from timerstore._engine.leases.receive_request import (
     check_topics,
 )
 from timerstore._engine.read.waiting import MultiWait, begin_parts, wait_in_thread
-from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 from timerstore.shards.receipt import ShardLeasedMessage, join_handle, leased_in, split_receipt
 from timerstore.store import TimerStore
+from timerstore.types.config import StoreConfig
 
 Call = Callable[[TimerStore], Any]
 

@@ -12,11 +12,11 @@ import numpy as np
 from timerstore._engine.base import argument_types, due_times, message_fields
 from timerstore._engine.format.handle import decode
 from timerstore._engine.leases import AckResult, LeasedMessage
-from timerstore.messages import Message
-from timerstore.reports import CancelResult, Explanation, Histogram, PendingTimer
 from timerstore.shards.rate_share import share_of
 from timerstore.shards.receipt import ShardReceipt, join_handle, split_handle
 from timerstore.shards.shard_calls import ShardCalls
+from timerstore.types.messages import Message
+from timerstore.types.reports import CancelResult, Explanation, Histogram, PendingTimer
 
 Bucket = TypeVar("Bucket")
 

@@ -17,13 +17,13 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.write.checked_batch import Column, gather_ids, id_bytes
 from timerstore._engine.write.put_many import check_priorities, is_for_all
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import BusyError, FullError, MessageError, kind_of, plain
-from timerstore.receipts import PutBatch
 from timerstore.shards.receipt import ShardBatch, ShardReceipt, places_in_parts
 from timerstore.shards.routing import Shards, Turns, first_key, shards_of_rows
 from timerstore.store import TimerStore
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.receipts import PutBatch
 
 
 class ShardPuts(NotCopyable):

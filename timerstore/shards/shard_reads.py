@@ -7,11 +7,11 @@ from dataclasses import replace
 from timerstore._engine.read.pull_request import PullRequest
 from timerstore._engine.read.waiting import WaitingPull
 from timerstore.errors import MessageError
-from timerstore.messages import MessageBatch, PullResult
 from timerstore.shards.receipt import ShardMessage, in_shard
 from timerstore.shards.shard_calls import ShardCalls
 from timerstore.shards.shard_consumer import ShardConsumer
 from timerstore.shards.unsupported import NO_QUEUES
+from timerstore.types.messages import MessageBatch, PullResult
 
 
 class ShardReads(ShardCalls):

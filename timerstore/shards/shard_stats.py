@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from timerstore.reports import GroupBacklog
+from timerstore.types.reports import GroupBacklog
 
 _GREATEST = ("_ms", "_percent")  # statistics that are those of the worst shard; others are summed
 

@@ -33,10 +33,7 @@ from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest
 from timerstore.api import StoreApi
-from timerstore.clock import Clock, SystemClock
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError, TimerStoreError, kind_of
-from timerstore.reports import GroupBacklog, Report
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.background_ingest import IngestOfAll, check_interval
 from timerstore.shards.bucket_binding import BucketSource
@@ -63,6 +60,9 @@ from timerstore.shards.shard_recurring import ShardRecurringCalls
 from timerstore.shards.shard_stats import backlog_of_all, stats_of_all
 from timerstore.shards.unsupported import missing
 from timerstore.store import TimerStore
+from timerstore.types.clock import Clock, SystemClock
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import GroupBacklog, Report
 
 
 class ShardedStore(

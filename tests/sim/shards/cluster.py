@@ -31,9 +31,9 @@ from tests.support.inside.parts import allow_unclosed, held_directories
 from tests.support.models.groups import Seen
 from tests.support.models.messages import Queue
 from timerstore import StoreConfig
-from timerstore.config import parse_topic_rates
 from timerstore.errors import FailedError, TimerStoreError
 from timerstore.shards import ShardedStore, open_shards
+from timerstore.types.config import parse_topic_rates
 
 _AT_REST = {"in", "settle", "die", "nothing", "whole"}
 _NOTHING_NEW = {"put_many_wide", "put_named_wide", "put_turn", "cancel_many_wide", "ack_many_wide"}

@@ -30,8 +30,8 @@ from tests.support.durable.recorder import Recorder
 from tests.support.inside import inside
 from timerstore import TimerStore
 from timerstore.aio import quick_work
-from timerstore.clock import Clock, SystemClock
 from timerstore.testing import ManualClock
+from timerstore.types.clock import Clock, SystemClock
 
 _BLANK_MAGIC = 0xCBD43194
 _SERVER_THREAD = "timerstore-net"

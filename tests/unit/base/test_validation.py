@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.inside import topics_checked_count, topics_checked_max
-from timerstore import messages
 from timerstore._engine.base import due_times, message_fields
 from timerstore.errors import MessageError
+from timerstore.types import messages
 
 NOW = 1_700_000_000_000
 YEAR = 31_557_600_000

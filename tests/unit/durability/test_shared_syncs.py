@@ -24,9 +24,9 @@ from tests.support.served_bench import RawClient
 from tests.support.until import until
 from timerstore import AckResult, TimerStore
 from timerstore.aio import AsyncTimerStore
-from timerstore.clock import SystemClock
 from timerstore.net.frames import FrameSplitter
 from timerstore.testing import ManualClock
+from timerstore.types.clock import SystemClock
 
 PATIENCE_S = 30.0
 RIDERS = 5

@@ -11,7 +11,7 @@ from timerstore._engine.base.native import join, read_handles, split
 from timerstore._engine.format.handle import HANDLE_CHARACTERS_MAX, Handle, decode, of_receipt
 from timerstore._engine.write.cancel import NAMED
 from timerstore.errors import MessageError
-from timerstore.receipts import KeptOrigin, PutReceipt, ReceiptOrigin
+from timerstore.types.receipts import KeptOrigin, PutReceipt, ReceiptOrigin
 
 ORIGIN = ReceiptOrigin("orders", "0123456789ABCDEF0123", "broker", 1000)
 RECEIPT = PutReceipt(ORIGIN, 0xABC, 7, 0, None, 4711, 1_700_000_000_500)

@@ -31,7 +31,7 @@ from timerstore.net.remote_store import RemoteStore
 from timerstore.net.server_limits import ServerLimits
 from timerstore.net.wire_messages import Hello
 from timerstore.net.wire_values import INT64_COLUMN
-from timerstore.receipts import PutBatch
+from timerstore.types.receipts import PutBatch
 
 
 def _works(remote: RemoteStore) -> None:

@@ -11,7 +11,7 @@ import timerstore
 from tests.support.served_bench import ServedBench
 from timerstore import ConfigError, FailedError, FullError, TimerStoreError
 from timerstore.net.remote_store import RemoteStore
-from timerstore.reports import Problem, Report
+from timerstore.types.reports import Problem, Report
 
 
 def test_backup_through_a_server_is_one_of_the_store(

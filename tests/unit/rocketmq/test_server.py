@@ -88,7 +88,7 @@ def test_invalid_argument_is_an_error(
 def test_shards_are_rejected(tmp_path: Path) -> None:
     with (
         timerstore.open_shards(tmp_path / "shards", 2) as store,
-        pytest.raises(ConfigError, match="with shards cannot be served"),
+        pytest.raises(ConfigError, match="connected one, got ShardedStore"),
     ):
         timerstore.rocketmq.serve(store, address="127.0.0.1:0")  # type: ignore[arg-type]
 

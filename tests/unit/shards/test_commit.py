@@ -25,7 +25,6 @@ from timerstore import (  # noqa: E402
     TimerStoreError,
 )
 from timerstore._engine.storage.disk import Disk  # noqa: E402
-from timerstore.clock import SystemClock  # noqa: E402
 from timerstore.errors import FormatVersionError  # noqa: E402
 from timerstore.shards import (  # noqa: E402
     Stager,
@@ -37,6 +36,7 @@ from timerstore.shards import (  # noqa: E402
 from timerstore.shards.cluster import sealed  # noqa: E402
 from timerstore.shards.shard_paths import ShardsTree, source_component, source_of  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
+from timerstore.types.clock import SystemClock  # noqa: E402
 
 
 def test_replayed_commit_drops_its_files(root: Path) -> None:

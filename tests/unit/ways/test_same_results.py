@@ -9,7 +9,7 @@ import pytest
 from tests.support.bench import NOW, Bench
 from tests.support.consuming import Running
 from timerstore import MessageError, NotPendingError, PutReceipt
-from timerstore.reports import Histogram
+from timerstore.types.reports import Histogram
 
 _AT = datetime.fromtimestamp(NOW / 1000, UTC)
 

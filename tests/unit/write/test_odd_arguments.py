@@ -24,9 +24,9 @@ from tests.support.bench import NOW, Bench, small
 from tests.support.odd_values import ASKED, BESIDE, GOOD, WAITS, Odd, odd_values
 from timerstore import MessageError, PutReceipt, TimerStoreError, errors
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
-from timerstore.receipts import ReceiptOrigin
 from timerstore.shards.receipt import ShardReceipt
 from timerstore.testing import ManualClock
+from timerstore.types.receipts import ReceiptOrigin
 
 ODD = odd_values()
 ANSWERS = Answers(Path(__file__).with_name("odd_arguments.json"))

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError, quoted, typed
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 # --- argument types ---
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from timerstore._engine.base.argument_types import Int64Array, refuse_values, whole
 from timerstore._engine.base.native import ffi, lib
-from timerstore.config import RATE_MAX, RATE_MIN, StoreConfig
 from timerstore.errors import MessageError, plain, quoted
+from timerstore.types.config import RATE_MAX, RATE_MIN, StoreConfig
 
 SANE_MS_MIN = 946_684_800_000
 """The year 2000. Due times before it are most often seconds, passed as milliseconds."""

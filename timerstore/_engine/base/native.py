@@ -1,6 +1,7 @@
 """Import the compiled modules, and turn their status codes into exceptions.
 
-No other module imports timerstore._native or timerstore._fastpath, except timerstore.messages.
+No other module imports timerstore._native or timerstore._fastpath, except
+timerstore.types.messages.
 
 Raises:
     ImportError: the extensions were not built for this Python.

@@ -21,8 +21,8 @@ from typing import Generic, TypeVar
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.signal import Signals
-from timerstore.clock import Clock
 from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
+from timerstore.types.clock import Clock
 
 IDLE_S_MAX = 10.0
 """Longest wait for a wall time, seconds: then a clock that was set forward is noticed."""

@@ -22,8 +22,6 @@ from timerstore._engine.base.owner import Closing, close_at_exit, warn_unclosed,
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.engine import Engine
 from timerstore._engine.storage.guarded_map import TruncationWatch
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
     CorruptError,
@@ -32,6 +30,8 @@ from timerstore.errors import (
     reentrant_call,
     stopped_at_exit,
 )
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")

@@ -48,9 +48,9 @@ from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.timer.level_delivery import pending_by_topic
 from timerstore._engine.write.reschedule import ChangeCall
 from timerstore.errors import MessageError, typed
-from timerstore.messages import Message, MessageBatch, PullResult, unexpired
-from timerstore.receipts import PutReceipt
-from timerstore.reports import (
+from timerstore.types.messages import Message, MessageBatch, PullResult, unexpired
+from timerstore.types.receipts import PutReceipt
+from timerstore.types.reports import (
     BackupReport,
     CancelResult,
     Explanation,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from timerstore._engine.base.message_fields import is_utf8
 from timerstore.errors import MessageError, quoted, typed
-from timerstore.receipts import PutReceipt, ReceiptOrigin, make_handle, out_ms, unique_key
+from timerstore.types.receipts import PutReceipt, ReceiptOrigin, make_handle, out_ms, unique_key
 
 # --- handle ---
 

@@ -41,7 +41,7 @@ from timerstore._engine.timer.level_pending import Entries, Gaps, LevelPending
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore.errors import CorruptError, MessageError, quoted
-from timerstore.reports import Histogram
+from timerstore.types.reports import Histogram
 
 # --- due buckets ---
 # The time arguments of `histogram`, and the buckets that they span.

@@ -38,12 +38,12 @@ from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_arrays import Records, slots_of
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, GoneError, MessageError, quoted, typed
-from timerstore.messages import Message
-from timerstore.receipts import PutReceipt
-from timerstore.reports import Explanation, HistoryEntry, PendingTimer
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import Message
+from timerstore.types.receipts import PutReceipt
+from timerstore.types.reports import Explanation, HistoryEntry, PendingTimer
 
 # --- message name ---
 # The name of a message that a caller asks about: its topic and message id.

@@ -39,8 +39,8 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.write.append import Appender, OwnMessage
 from timerstore.errors import MessageError
-from timerstore.messages import Message, MessageBatch
-from timerstore.receipts import unique_key
+from timerstore.types.messages import Message, MessageBatch
+from timerstore.types.receipts import unique_key
 
 # --- dead letter reader ---
 

@@ -40,8 +40,8 @@ from timerstore._engine.read.pull import Puller
 from timerstore._engine.timer.level_delivery import pending_by_topic
 from timerstore._engine.timer.pending import Backlog, PendingReader
 from timerstore.errors import CorruptError, GoneError, MessageError
-from timerstore.messages import parse_properties
-from timerstore.reports import GroupBacklog
+from timerstore.types.messages import parse_properties
+from timerstore.types.reports import GroupBacklog
 
 _logger = logging.getLogger("timerstore.leases")
 

@@ -45,8 +45,8 @@ from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.keyed_put import KeyedRecords
 from timerstore._engine.write.reschedule import Rescheduler, Sync
 from timerstore.errors import NotPendingError
-from timerstore.receipts import PutReceipt
-from timerstore.reports import CancelResult
+from timerstore.types.receipts import PutReceipt
+from timerstore.types.reports import CancelResult
 
 _DONE = frozenset({AckResult.COMMITTED, AckResult.ROLLED_BACK})
 

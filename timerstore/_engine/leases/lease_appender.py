@@ -51,10 +51,10 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.write.append import Appender, OwnMessage
 from timerstore._engine.write.targets import TopicTarget
-from timerstore.clock import Clock
 from timerstore.errors import MessageError
-from timerstore.messages import Message
-from timerstore.receipts import unique_key
+from timerstore.types.clock import Clock
+from timerstore.types.messages import Message
+from timerstore.types.receipts import unique_key
 
 _OF_A_RETRY = frozenset(
     {LEASE_PROPERTY, TOPIC_PROPERTY, ERROR_PROPERTY, BACKOFF_PROPERTY, RENEWED_PROPERTY}

@@ -34,7 +34,7 @@ from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.waiting import MultiWait, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
-from timerstore.messages import Message
+from timerstore.types.messages import Message
 
 # --- priority order ---
 # Choose the order in which a group takes the messages of a topic with priorities.

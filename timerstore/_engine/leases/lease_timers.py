@@ -14,9 +14,9 @@ from timerstore._engine.format.lease import Receipt, renewal_mark
 from timerstore._engine.log.timer_states import TimerStates, which_wait
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
-from timerstore.receipts import out_ms
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.receipts import out_ms
 
 # --- lease timers ---
 

@@ -11,8 +11,8 @@ from timerstore._engine.base.message_fields import UNIQUE_PROPERTY, is_of_engine
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import LEASE_PROPERTY, TOPIC_PROPERTY, Lease, write_lease
 from timerstore.errors import CorruptError, LeaseLostError, MessageError
-from timerstore.messages import SYS_FLAG_COMPRESSED, Message
-from timerstore.reports import CancelResult
+from timerstore.types.messages import SYS_FLAG_COMPRESSED, Message
+from timerstore.types.reports import CancelResult
 
 # --- leased message ---
 

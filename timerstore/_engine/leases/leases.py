@@ -78,8 +78,8 @@ from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller
 from timerstore._engine.write.reschedule import Rescheduler, Rewrite, Sync
 from timerstore.errors import GoneError, MessageError, NotPendingError, TimerStoreError
-from timerstore.receipts import PutReceipt
-from timerstore.reports import CancelResult
+from timerstore.types.receipts import PutReceipt
+from timerstore.types.reports import CancelResult
 
 _logger = logging.getLogger("timerstore.leases")
 Within = Callable[[Callable[[], Any]], Any]

@@ -24,7 +24,7 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import dead_letter_topic, lease_queue_of, retry_topic
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Routes
-from timerstore.messages import Message
+from timerstore.types.messages import Message
 
 _GROUPS_MAX = 10_000  # names kept for a queue; with more, it hands out nothing new until it is idle
 

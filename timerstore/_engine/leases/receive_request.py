@@ -16,8 +16,8 @@ from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
 from timerstore._engine.read.filter import filter_problems
 from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.pull_request import wait_problems, whole_or
-from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, plain, quoted, typed
+from timerstore.types.config import StoreConfig
 
 # --- receive request ---
 

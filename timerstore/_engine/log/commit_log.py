@@ -37,8 +37,6 @@ from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.storage.guarded_map import TruncationWatch
 from timerstore._engine.storage.segments import Segments
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import (
     FailedError,
     MessageError,
@@ -47,6 +45,8 @@ from timerstore.errors import (
     is_interrupt,
     reentrant_call,
 )
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 # --- group commit ---
 # Group commit: one thread syncs the log for all waiting threads.

@@ -38,9 +38,9 @@ from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.storage.disk import Disk
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, MessageError
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 _CHECK_S = 10.0  # between two checks of the clock and the disk, as in RocketMQ
 NOTHING = 2**62

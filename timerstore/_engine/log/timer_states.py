@@ -25,7 +25,7 @@ from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SEC
 from timerstore._engine.log.fold import is_uncertain
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.storage.disk import Disk, File
-from timerstore.messages import Int64Array
+from timerstore.types.messages import Int64Array
 
 BLOCK_CHUNKS = 128
 BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS

@@ -41,9 +41,9 @@ from timerstore._engine.storage.file import File, os_error
 from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.far_wheel import FarWheel
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, TimerStoreError
-from timerstore.reports import Problem
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import Problem
 
 # --- log reader ---
 # `AtRestLog`: read a commit log at rest past any damage, and separate damage from a torn tail.

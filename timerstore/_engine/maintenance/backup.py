@@ -41,10 +41,10 @@ from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.checkpoint import Checkpoint
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, FailedError, typed
-from timerstore.reports import BackupReport
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import BackupReport
 
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")

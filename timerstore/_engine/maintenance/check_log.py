@@ -37,9 +37,9 @@ from timerstore._engine.queues.record_lookup import RecordUnits, UnitRows, queue
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, TimerStoreError
-from timerstore.reports import Problem
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import Problem
 
 # --- check queues ---
 # Check consume queues: each record's unit is in its queue, as dispatch writes it.

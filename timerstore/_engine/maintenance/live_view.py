@@ -38,7 +38,7 @@ from timerstore._engine.queues.record_lookup import RecordUnits, scan_batches
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import CorruptError, TimerStoreError
-from timerstore.reports import Problem
+from timerstore.types.reports import Problem
 
 _PAGE_BYTES = 4096
 _LENGTH_IS_RIGHT = (lib.TS_FAULT_POSITION, lib.TS_FAULT_BODY_CRC, lib.TS_FAULT_PROPERTY_CRC)

@@ -50,7 +50,7 @@ from timerstore._engine.storage.anchor import absolute_path, resolved_path
 from timerstore._engine.storage.directory import check_target, staged_directory
 from timerstore._engine.storage.disk import Disk, File
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
-from timerstore.reports import Report
+from timerstore.types.reports import Report
 
 _CHUNK_BYTES = 4 << 20
 _BLANK_BYTES = 16

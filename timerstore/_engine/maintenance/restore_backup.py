@@ -46,9 +46,9 @@ from timerstore._engine.queues.message_ids import read_ids, write_ids
 from timerstore._engine.storage.anchor import absolute_path, resolved_path
 from timerstore._engine.storage.directory import locked_for_reading, staged_directory
 from timerstore._engine.storage.disk import Disk
-from timerstore.config import RANGES
 from timerstore.errors import ConfigError, CorruptError, FailedError
-from timerstore.reports import BackupReport, Problem, Report
+from timerstore.types.config import RANGES
+from timerstore.types.reports import BackupReport, Problem, Report
 
 # --- bootstrap files ---
 # The files that a restored or repaired store has in addition to its log, until it is opened.

@@ -39,9 +39,9 @@ from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_log import TimerLog, pieces
 from timerstore._engine.timer.wheel import Wheel
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
-from timerstore.reports import Problem, Report
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import Problem, Report
 
 # --- findings ---
 # `Findings`: the problems and counts of one check.

@@ -55,7 +55,7 @@ from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import ManyCanceller
 from timerstore.errors import BusyError, FullError, MessageError
-from timerstore.messages import parse_properties
+from timerstore.types.messages import parse_properties
 
 _ROUNDS_MAX = 100
 """A call that ran before the deletion may still move a message in each round."""

@@ -33,9 +33,9 @@ from timerstore._engine.maintenance.check_timer import (
 )
 from timerstore._engine.maintenance.live_view import LiveView
 from timerstore._engine.maintenance.store_view import Findings, LiveStore, StoreView
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
-from timerstore.reports import Report
+from timerstore.types.config import StoreConfig
+from timerstore.types.reports import Report
 
 
 def verify(view: StoreView) -> Report:

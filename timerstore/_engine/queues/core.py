@@ -12,8 +12,8 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.storage.disk import Disk
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 
 class Core(NamedTuple):

@@ -34,7 +34,7 @@ from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import call_with_routes, record_fields
 from timerstore.errors import CorruptError, FullError
-from timerstore.messages import Int64Array, parse_properties
+from timerstore.types.messages import Int64Array, parse_properties
 
 # --- dispatch ---
 

@@ -31,8 +31,8 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.index_file import ENTRY_BYTES, Geometry, IndexFile, Int64Array
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
-from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FailedError
+from timerstore.types.clock import Clock
 
 KEYS_MAX = 16_385
 """Highest number of keys of one message: those that fit its properties, and its own id."""

@@ -31,9 +31,9 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.segments import Segments
-from timerstore.clock import Clock
 from timerstore.errors import BusyError, FailedError
-from timerstore.messages import Int64Array
+from timerstore.types.clock import Clock
+from timerstore.types.messages import Int64Array
 
 # --- message ids ---
 

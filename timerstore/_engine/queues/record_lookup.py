@@ -22,8 +22,8 @@ from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
-from timerstore.clock import Clock
-from timerstore.messages import parse_properties
+from timerstore.types.clock import Clock
+from timerstore.types.messages import parse_properties
 
 assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "scanned_records.py and native/api disagree"
 

@@ -28,9 +28,9 @@ from timerstore._engine.read.pull_request import check_poll, whole_ms, whole_or
 from timerstore._engine.read.queue_reader import PAST_END
 from timerstore._engine.read.topic_reader import TopicReader
 from timerstore._engine.read.waiting import WaitingPoll, wait_in_thread
-from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError, TimerStoreError, kind_of, quoted
-from timerstore.messages import Message, PullStatus
+from timerstore.types.clock import Clock
+from timerstore.types.messages import Message, PullStatus
 
 # --- commit request ---
 # Convert the argument of `Consumer.commit` to queue offsets.

@@ -38,9 +38,9 @@ from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.groups import Groups
 from timerstore._engine.storage.disk import Disk
-from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FailedError, ReentrantCallError, TimerStoreError
-from timerstore.messages import parse_properties
+from timerstore.types.clock import Clock
+from timerstore.types.messages import parse_properties
 
 # --- consumer offsets ---
 

@@ -25,7 +25,7 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.sql import SqlCondition, parse_sql
 from timerstore.errors import MessageError, kind_of, quoted, typed
-from timerstore.messages import Int32Array, Int64Array, parse_properties
+from timerstore.types.messages import Int32Array, Int64Array, parse_properties
 
 Mask = npt.NDArray[np.uint8]
 

@@ -29,7 +29,7 @@ from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.format.lease import DEAD_LETTER_PREFIX, group_of
 from timerstore._engine.read.long_poll import LongPoll
 from timerstore.errors import MessageError, TimerStoreError, plain, quoted
-from timerstore.messages import EXPIRES_PROPERTY, Message, PullResult, unexpired
+from timerstore.types.messages import EXPIRES_PROPERTY, Message, PullResult, unexpired
 
 # --- wait queue ---
 # Order the waiting polls of one consumer; only the first is in the long-poll table.

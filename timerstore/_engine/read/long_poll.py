@@ -28,7 +28,7 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore.errors import TimerStoreError
-from timerstore.messages import Int64Array
+from timerstore.types.messages import Int64Array
 
 _UNITS_MAX = 65_536  # units of a queue that one scan reads; with more, the pulls read themselves
 

@@ -16,7 +16,7 @@ import numpy as np
 from timerstore._engine.base.native import Lock, address, ffi, lib
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.read.filter import Mask
-from timerstore.messages import Int64Array
+from timerstore.types.messages import Int64Array
 
 # --- page buffers ---
 # Keep the memory of released pages and reuse it for new ones.

@@ -33,7 +33,7 @@ from timerstore._engine.read.waiting import (
     wait_in_thread,
 )
 from timerstore.errors import FullError, GoneError, TimerStoreError
-from timerstore.messages import MessageBatch, PullResult, PullStatus
+from timerstore.types.messages import MessageBatch, PullResult, PullStatus
 
 # --- pull ---
 

@@ -43,16 +43,16 @@ from timerstore._engine.queues.dispatch import DispatchedQueues, PendingDeletes,
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.page import PULLED
 from timerstore._engine.read.queue_reader import QueueReader
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted, typed
-from timerstore.messages import (
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
     Message,
     host_text,
     parse_properties,
 )
-from timerstore.receipts import make_handle
+from timerstore.types.receipts import make_handle
 
 # --- found messages ---
 # Read the messages that a query found, pending ones included.

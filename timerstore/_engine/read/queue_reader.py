@@ -22,9 +22,9 @@ from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.routes import Route, check_tags, wrong_tags
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.page import Buffers, Page
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
-from timerstore.messages import Int32Array, Int64Array, MessageBatch, PullStatus
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import Int32Array, Int64Array, MessageBatch, PullStatus
 
 # --- queue reader ---
 

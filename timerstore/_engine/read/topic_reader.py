@@ -15,8 +15,8 @@ from timerstore._engine.read.filter import Filter, make_filter
 from timerstore._engine.read.groups import Filters
 from timerstore._engine.read.long_poll import LongPoll
 from timerstore._engine.read.pull import Puller
-from timerstore.clock import Clock
-from timerstore.messages import PullResult
+from timerstore.types.clock import Clock
+from timerstore.types.messages import PullResult
 
 
 class TopicReader(NotCopyable):

@@ -27,9 +27,9 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import FOREVER_NS, AssignedQueue, Group, Groups, Member, Waiter
 from timerstore._engine.read.long_poll import LongPoll, LongPollTable
-from timerstore.clock import Clock
 from timerstore.errors import ClosedError
-from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
+from timerstore.types.clock import Clock
+from timerstore.types.messages import Message, MessageBatch, PullResult, PullStatus
 
 # --- waiting pull ---
 

@@ -23,8 +23,8 @@ from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
-from timerstore.clock import Clock
 from timerstore.errors import ConfigError, CorruptError
+from timerstore.types.clock import Clock
 
 # --- log checks ---
 

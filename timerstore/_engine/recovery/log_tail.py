@@ -15,7 +15,7 @@ from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.recovery.recovery import Recovered
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer import timer_recovery
-from timerstore.clock import Clock
+from timerstore.types.clock import Clock
 
 
 class LogTail:

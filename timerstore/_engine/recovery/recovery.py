@@ -53,8 +53,8 @@ from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import Wheel, has_length, is_left_open
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 
 class Recovered(NamedTuple):

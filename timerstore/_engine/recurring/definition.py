@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.message_fields import queue_of_priority
 from timerstore._engine.format.recurring_json import Definition
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError, quoted
+from timerstore.types.config import StoreConfig
 
 # --- recurring request ---
 # The request of `put_every`: the arguments of one call, as a value.

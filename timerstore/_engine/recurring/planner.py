@@ -30,7 +30,7 @@ from timerstore._engine.queues.core import Core
 from timerstore._engine.recurring.definition import Rule, rule_of
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import MessageError
-from timerstore.messages import parse_properties
+from timerstore.types.messages import parse_properties
 
 # --- definitions ---
 # All definitions of recurring messages in a store, and the progress of each, on disk.

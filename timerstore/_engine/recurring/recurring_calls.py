@@ -38,8 +38,8 @@ from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.write.append import Appender, OwnMessage
 from timerstore._engine.write.cancel import Canceller
 from timerstore.errors import MessageError, TimerStoreError, kind_of
-from timerstore.receipts import out_ms
-from timerstore.reports import CancelResult
+from timerstore.types.receipts import out_ms
+from timerstore.types.reports import CancelResult
 
 
 class RecurringCalls(NotCopyable):

@@ -26,7 +26,7 @@ snapshot_introspection.py     pending, query without an index, explain and histo
 
 Invariants:
     1. A read-only store opens its files by a disk that cannot write (storage/disk.py).
-See also: read_only_store.py and tables.py at the package root;
+See also: store.py and tables.py at the package root;
           docs/decisions/0010-shards-and-spark.md and
           docs/decisions/0012-snapshots-and-retention.md.
 """

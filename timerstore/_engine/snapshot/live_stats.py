@@ -33,10 +33,10 @@ from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
 from timerstore._engine.snapshot.snapshot_log import read_topics
 from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk
-from timerstore.clock import SystemClock
 from timerstore.errors import CorruptError
-from timerstore.messages import Int64Array
-from timerstore.reports import GroupBacklog
+from timerstore.types.clock import SystemClock
+from timerstore.types.messages import Int64Array
+from timerstore.types.reports import GroupBacklog
 
 # --- snapshot counts ---
 # How many messages a store has, and how far it can be read now. All counts come from here.

@@ -42,9 +42,9 @@ from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk, ReadOnlyDisk
 from timerstore._engine.storage.geometry import adopt_geometry
-from timerstore.clock import Clock, SystemClock
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError, FullError
+from timerstore.types.clock import Clock, SystemClock
+from timerstore.types.config import StoreConfig
 
 # --- file limits ---
 # `Snapshot`: the sizes of one store's files, and how far each file is read.

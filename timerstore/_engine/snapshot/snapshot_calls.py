@@ -25,8 +25,6 @@ from timerstore._engine.snapshot.position import SnapshotPosition
 from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.storage.disk import ReadOnlyDisk
-from timerstore.clock import Clock, SystemClock
-from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
     ConfigError,
@@ -39,6 +37,8 @@ from timerstore.errors import (
     reentrant_call,
     stopped_at_exit,
 )
+from timerstore.types.clock import Clock, SystemClock
+from timerstore.types.config import StoreConfig
 
 # --- snapshot polling ---
 # `SnapshotPolling`: wait until a store's owner makes more messages visible.

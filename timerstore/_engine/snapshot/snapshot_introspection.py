@@ -24,11 +24,11 @@ from timerstore._engine.snapshot.snapshot_log import FILLER_SIZE, SettledQueues
 from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
-from timerstore.clock import Clock
 from timerstore.errors import MessageError
-from timerstore.messages import Message, unexpired
-from timerstore.receipts import PutReceipt
-from timerstore.reports import Explanation, Histogram, HistoryEntry, PendingTimer
+from timerstore.types.clock import Clock
+from timerstore.types.messages import Message, unexpired
+from timerstore.types.receipts import PutReceipt
+from timerstore.types.reports import Explanation, Histogram, HistoryEntry, PendingTimer
 
 # --- explain snapshot ---
 # Explain one message of a read-only store: its records, and its slot from the timer log.

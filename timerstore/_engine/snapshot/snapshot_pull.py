@@ -23,7 +23,7 @@ from timerstore._engine.read.queue_reader import empty_batch, first_stored
 from timerstore._engine.read.waiting import WAITING
 from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
 from timerstore.errors import ClosedError, MessageError, quoted
-from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
+from timerstore.types.messages import Message, MessageBatch, PullResult, PullStatus
 
 _FOLLOWED = 1024  # messages of a queue that are read at a time
 

@@ -37,9 +37,9 @@ from timerstore._engine.timer import level_delivery, timer_recovery
 from timerstore._engine.timer.level_pending import LevelPending
 from timerstore._engine.timer.pending import PendingCounts, PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
-from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError
-from timerstore.reports import PendingTimer
+from timerstore.types.clock import Clock
+from timerstore.types.reports import PendingTimer
 
 _TRIES = 5
 

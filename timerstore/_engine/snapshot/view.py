@@ -30,9 +30,9 @@ from timerstore._engine.snapshot.snapshot_log import (
 from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import ReadOnlyDisk
 from timerstore._engine.storage.geometry import adopt_geometry, queue_bytes
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, GoneError
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
 
 _TAIL_UNITS = 65_536  # of a broker's store: 1.3 MB in memory, before its files are read again
 

@@ -19,8 +19,8 @@ from timerstore._engine.format.store_paths import Tree, is_index_name
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.format.wheel_slot import BROKER_SLOT_COUNT, SLOT_BYTES
 from timerstore._engine.storage.disk import Disk
-from timerstore.config import RANGES, StoreConfig
 from timerstore.errors import ConfigError, CorruptError
+from timerstore.types.config import RANGES, StoreConfig
 
 _DEFAULT = StoreConfig()
 

@@ -33,7 +33,7 @@ from timerstore._engine.timer.fair_queue import FairQueue, Taken
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DRAFT, Int64Array, Records, slots_of
-from timerstore.config import parse_topic_rates
+from timerstore.types.config import parse_topic_rates
 
 _BATCH = 16_384
 _CALL = 4096  # entries in one call of C, 1 ms: after each call other threads may take the GIL

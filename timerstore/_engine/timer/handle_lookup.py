@@ -35,7 +35,7 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_arrays import CHAINED, Records
 from timerstore.errors import CorruptError, GoneError
-from timerstore.messages import parse_properties
+from timerstore.types.messages import parse_properties
 
 
 class FoundTimer(NamedTuple):

@@ -22,9 +22,9 @@ from timerstore._engine.queues.dispatch import DispatchedQueues
 from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, record_fields
 from timerstore._engine.queues.routes import LevelUnits, Route, Routes
-from timerstore.config import StoreConfig
-from timerstore.messages import parse_properties
-from timerstore.reports import PendingTimer
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import parse_properties
+from timerstore.types.reports import PendingTimer
 
 # --- level runs ---
 # Split the pending messages of one level queue into runs of ascending due times.

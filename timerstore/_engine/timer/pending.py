@@ -43,11 +43,11 @@ from timerstore._engine.timer.timer_arrays import (
 )
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import GoneError
-from timerstore.messages import parse_properties
-from timerstore.reports import PendingTimer
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import parse_properties
+from timerstore.types.reports import PendingTimer
 
 # --- pending ---
 

@@ -28,8 +28,8 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore._engine.timer.timer_arrays import Int64Array, slots_of
 from timerstore._engine.timer.wheel import Wheel
-from timerstore.clock import Clock
 from timerstore.errors import FlowControlError
+from timerstore.types.clock import Clock
 
 Due = int | Int64Array
 """One due time in ms, or many."""

@@ -32,7 +32,7 @@ from timerstore._engine.write.appended_rows import AppendedRows, Destination
 from timerstore._engine.write.flow_control import Admission
 from timerstore._engine.write.targets import Targets, TopicTarget
 from timerstore.errors import BusyError, FullError, MessageError
-from timerstore.messages import Int64Array
+from timerstore.types.messages import Int64Array
 
 _BATCH = 1024  # records appended in one critical section, at most
 _LATER_MS = 1 << 62  # due later than any other message

@@ -23,9 +23,9 @@ from timerstore._engine.queues.dispatch import Dispatch, PendingDeletes
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore.errors import GoneError
-from timerstore.messages import Int64Array
-from timerstore.receipts import PutReceipt, ReceiptOrigin
-from timerstore.reports import CancelResult
+from timerstore.types.messages import Int64Array
+from timerstore.types.receipts import PutReceipt, ReceiptOrigin
+from timerstore.types.reports import CancelResult
 
 # --- cancel ---
 

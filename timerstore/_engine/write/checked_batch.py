@@ -10,8 +10,8 @@ import numpy.typing as npt
 from timerstore._engine.base import message_fields
 from timerstore._engine.base.column_batch import ColumnBatch, joined_column
 from timerstore.errors import MessageError, kind_of, quoted, typed
-from timerstore.messages import Int64Array
-from timerstore.receipts import CallerIds
+from timerstore.types.messages import Int64Array
+from timerstore.types.receipts import CallerIds
 
 # --- string columns ---
 # String columns: a buffer of UTF-8 and offsets into it, for keys, tags and ids of a batch.

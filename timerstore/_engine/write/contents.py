@@ -27,7 +27,7 @@ from timerstore._engine.queues.message_ids import OriginalRows
 from timerstore._engine.queues.record_lookup import record_fields
 from timerstore._engine.write.checked_batch import CheckedBatch
 from timerstore.errors import ConflictError, quoted
-from timerstore.messages import parse_properties
+from timerstore.types.messages import parse_properties
 
 _CRC_MASK = 0x7FFF_FFFF  # a record has a CRC without its top bit
 

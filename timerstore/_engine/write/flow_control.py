@@ -19,7 +19,7 @@ import numpy as np
 from timerstore._engine.base.column_batch import BatchPart
 from timerstore._engine.timer.slot_counts import Due, SlotCounts
 from timerstore._engine.write.appended_rows import AppendedRows
-from timerstore.messages import Int64Array
+from timerstore.types.messages import Int64Array
 
 
 class Admission(Protocol):

@@ -42,9 +42,9 @@ from timerstore._engine.write.row_batch import (
     RowBatch,
     StagedBatch,
 )
-from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, kind_of, plain, quoted
-from timerstore.messages import Int64Array
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import Int64Array
 
 # --- row validation ---
 # Check a batch of rows before any row is stored.

@@ -33,10 +33,10 @@ from timerstore._engine.queues.record_lookup import record_fields, scan_one
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.put_requests import PutCheck, PutRequest
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
-from timerstore.messages import parse_properties
-from timerstore.receipts import KeptOrigin, PutReceipt
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import parse_properties
+from timerstore.types.receipts import KeptOrigin, PutReceipt
 
 # --- keyed put ---
 

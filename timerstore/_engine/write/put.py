@@ -41,8 +41,8 @@ from timerstore._engine.write.checked_batch import CheckedBatch
 from timerstore._engine.write.put_many import PutBatchWriter
 from timerstore._engine.write.put_requests import CheckedPut, PutCheck, PutRequest
 from timerstore._engine.write.targets import TopicTarget
-from timerstore.clock import SystemClock
-from timerstore.receipts import PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.types.clock import SystemClock
+from timerstore.types.receipts import PutBatch, PutReceipt, ReceiptOrigin
 
 
 class PutWriter(NotCopyable):

@@ -42,8 +42,8 @@ from timerstore._engine.write.checked_batch import (
 from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.put_requests import BatchRequest, wants_sync
 from timerstore.errors import BusyError, ConflictError, FullError, MessageError
-from timerstore.messages import Int64Array
-from timerstore.receipts import CallerIds, PutBatch, ReceiptOrigin
+from timerstore.types.messages import Int64Array
+from timerstore.types.receipts import CallerIds, PutBatch, ReceiptOrigin
 
 # --- put many ---
 

@@ -20,10 +20,10 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.lease import half_topic
 from timerstore._engine.write.checked_batch import id_extra_bytes
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, plain, quoted
-from timerstore.messages import EXPIRES_PROPERTY
+from timerstore.types.clock import Clock
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import EXPIRES_PROPERTY
 
 # --- put requests ---
 

@@ -44,7 +44,7 @@ from timerstore._engine.write.keyed_put import (
 from timerstore._engine.write.put_requests import PutCheck, PutRequest
 from timerstore._engine.write.reschedule import Rescheduler
 from timerstore.errors import MessageError
-from timerstore.receipts import PutReceipt, ReceiptOrigin, out_ms, unique_key
+from timerstore.types.receipts import PutReceipt, ReceiptOrigin, out_ms, unique_key
 
 PROPERTY = "TS_REPLACE"
 _KNOWN_MAX = 65_536

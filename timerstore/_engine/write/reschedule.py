@@ -34,8 +34,8 @@ from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.write.cancel import ANSWERS, delete_properties, leaving
 from timerstore.errors import GoneError, MessageError, NotPendingError
-from timerstore.receipts import KeptOrigin, PutReceipt, out_ms
-from timerstore.reports import CancelResult
+from timerstore.types.receipts import KeptOrigin, PutReceipt, out_ms
+from timerstore.types.reports import CancelResult
 
 Sync = Callable[[int], None]
 """Called with a log offset, below which the log must be durable before the caller is answered."""

@@ -23,7 +23,7 @@ from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
 from timerstore.errors import MessageError
-from timerstore.receipts import ReceiptOrigin
+from timerstore.types.receipts import ReceiptOrigin
 
 
 class Level(NamedTuple):

@@ -15,7 +15,7 @@ from timerstore.cli.exits import Exit
 from timerstore.cli.output import emit, paragraph
 from timerstore.cli.params import NonEmptyPath, config_of, config_option, json_option
 from timerstore.cli.text import plural, safe
-from timerstore.config import StoreConfig
+from timerstore.types.config import StoreConfig
 
 _PATH = NonEmptyPath("`timerstore ping` asks a server", readable=False)
 _STYLES = {Severity.OK: "green", Severity.NOTE: "yellow", Severity.CHANGE: "bold red"}

@@ -18,10 +18,10 @@ from timerstore.cli.doctor.store_owner import lock_findings, socket_findings, us
 from timerstore.cli.exits import report_of
 from timerstore.cli.opening import stores_in
 from timerstore.cli.text import plural, size_text
-from timerstore.clock import SystemClock
-from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 from timerstore.shards.kinds import Kind, kind_of
+from timerstore.types.clock import SystemClock
+from timerstore.types.config import StoreConfig
 
 _SHOWN = 5
 _AHEAD_MS = 1000

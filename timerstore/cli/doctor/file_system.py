@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from timerstore.cli.doctor.finding import Finding, change, fine, remark, text_of
 from timerstore.cli.text import size_text
-from timerstore.config import StoreConfig
+from timerstore.types.config import StoreConfig
 
 SYNC_REMOVER = "libeatmydata"
 _IN_MEMORY = {"tmpfs", "ramfs"}

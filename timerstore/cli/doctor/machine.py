@@ -14,7 +14,7 @@ from pathlib import Path
 import timerstore
 from timerstore.cli.doctor.finding import Finding, change, fine, remark, text_of
 from timerstore.cli.text import size_text
-from timerstore.config import StoreConfig
+from timerstore.types.config import StoreConfig
 
 USES = {
     "cli": "the command line, with Arrow files",

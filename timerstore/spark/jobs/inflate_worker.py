@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerstore.messages import SYS_FLAG_COMPRESSED, inflate_body
+from timerstore.types.messages import SYS_FLAG_COMPRESSED, inflate_body
 
 
 def inflate(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,9 +18,9 @@ from pathlib import Path
 import click
 
 import timerstore
-from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, parse_settings
+from timerstore.types.config import StoreConfig
 
 
 @dataclass(frozen=True, slots=True)

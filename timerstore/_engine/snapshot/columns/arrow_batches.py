@@ -32,7 +32,7 @@ from timerstore._engine.snapshot.columns.table_scan import (
 )
 from timerstore._engine.snapshot.log_windows import RowArray
 from timerstore._engine.snapshot.position import Snapshot
-from timerstore.messages import Int64Array
+from timerstore.types.messages import Int64Array
 
 try:
     import pyarrow as pa

@@ -51,9 +51,9 @@ from timerstore._engine.snapshot.log_windows import RowArray
 from timerstore._engine.snapshot.position import PositionReader, Snapshot, refreshed
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.timer_recovery import pending_ids
-from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
-from timerstore.messages import Int64Array
+from timerstore.types.config import StoreConfig
+from timerstore.types.messages import Int64Array
 
 # --- cancelled ---
 # Find the timers that were cancelled, by a fold of the whole log.

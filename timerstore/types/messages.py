@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from timerstore._fastpath import split
 from timerstore.errors import ConfigError, CorruptError, MessageError
-from timerstore.receipts import checked_index
+from timerstore.types.receipts import checked_index
 
 if TYPE_CHECKING:
     import pyarrow

@@ -390,7 +390,6 @@ class Engine(NotCopyable):
             self.appender,
             self.groups,
             make_consumer,
-            self.puller,
             self.lease_kinds,
             self.finder,
         )

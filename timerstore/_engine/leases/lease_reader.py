@@ -31,7 +31,6 @@ from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.consumer import Consumer, OrderQueues
 from timerstore._engine.read.groups import AssignedQueue, Filters
-from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.waiting import MultiWait, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
 from timerstore.types.messages import Message
@@ -134,12 +133,10 @@ class LeaseReader(NotCopyable):
         make_consumer: MakeConsumer,
         commit: Callable[[], None],
         routes: Routes,
-        puller: Puller,
         make_order: Callable[[Callable[[int], int]], MessageOrder],
     ) -> None:
         self.topic = topic
         self._routes = routes
-        self._puller = puller
         self._order = PriorityOrder()
         self._sides = [
             LeaseSource(topic, group, retry_topic(topic, group), is_retry=True),
@@ -202,10 +199,9 @@ class LeaseReader(NotCopyable):
     ) -> None:
         """Lease messages of the topic of which no earlier one of their message group is leased."""
         consumer = self._consumers[1]
-        self._puller.catch_up()
         for queue in consumer.queues_in_turn():
             count = terms.max_count - len(leased)
-            if not count or not self._may_have_messages(self.topic, queue):
+            if not count or consumer.is_at_end(queue):
                 continue
             self._fetch(1, count, terms.bytes_max, partial(_only, queue.queue_id))
             messages = consumer.peek([queue], count)
@@ -270,27 +266,12 @@ class LeaseReader(NotCopyable):
         """Buffer the messages that may come next; return the queues by rank and side."""
         found: dict[Source, AssignedQueue] = {}
         turn_count = self._order.turn_count(count)
-        self._puller.catch_up()
-        for side, source in enumerate(self._sides):
-            order = partial(self._highest_first, source.read_topic)
-            queues = self._fetch(side, count, bytes_max, order)
+        for side in range(len(self._sides)):
+            queues = self._fetch(side, count, bytes_max, _highest_first)
             for queue in queues if turn_count else ():
                 self._fetch(side, turn_count, bytes_max, partial(_only, queue.queue_id))
             found.update(((rank_of_queue(queue.queue_id), side), queue) for queue in queues)
         return found
-
-    def _highest_first(
-        self, topic: str, queues: Mapping[int, AssignedQueue]
-    ) -> list[AssignedQueue]:
-        """Return the queues that may have messages, by descending priority."""
-        ranked = sorted(queues.values(), key=_rank_of, reverse=True)
-        return [one for one in ranked if self._may_have_messages(topic, one)]
-
-    def _may_have_messages(self, topic: str, queue: AssignedQueue) -> bool:
-        if queue.buffered or queue.position < 0:
-            return True
-        route = self._routes.get(topic, queue.queue_id)
-        return route is not None and self._puller.has_messages(route, queue.fetch_at)
 
     def _lease_from(
         self,
@@ -377,6 +358,10 @@ def _answer_bytes(message: Message) -> int:
 
 def _rank_of(queue: AssignedQueue) -> int:
     return rank_of_queue(queue.queue_id)
+
+
+def _highest_first(queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:
+    return sorted(queues.values(), key=_rank_of, reverse=True)
 
 
 def _only(queue_id: int, queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:

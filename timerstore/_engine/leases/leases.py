@@ -71,7 +71,6 @@ from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
-from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.waiting import wait_in_thread
 from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.write.append import Appender
@@ -109,13 +108,11 @@ class Leases(NotCopyable):
         appender: Appender,
         groups: Groups,
         make_consumer: MakeConsumer,
-        puller: Puller,
         kinds: LeaseKinds,
         lookup: HandleLookup,
     ) -> None:
         self._clock = core.clock
         self._checks = ReceiveChecks(core.config)
-        self._puller = puller
         self._log = core.log
         self._config = core.config
         self._appender = appender
@@ -243,8 +240,7 @@ class Leases(NotCopyable):
                 self._groups.lease(topic, group, retry_topic(topic, group))
                 reader = LeaseReader(
                     topic, group, self._leasing, self._make_consumer, self._lease_progress.commit,
-                    self._routes, self._puller,
-                    partial(MessageOrder, self._log, self._routes, topic, group),
+                    self._routes, partial(MessageOrder, self._log, self._routes, topic, group),
                 )  # fmt: skip
                 self._readers[topic, group] = reader
             return reader

@@ -231,6 +231,8 @@ class Consumer(Closing):
         ready, left_bytes = 0, bytes_max or _FETCH_BYTES_MAX
         try:
             for queue in queues:
+                if self._reader.is_at_end(queue):
+                    continue
                 ready += self._fetch_from(queue, max_count - ready, left_bytes)
                 left_bytes -= queue.buffered_bytes
                 if ready >= max_count or left_bytes <= 0:
@@ -240,6 +242,10 @@ class Consumer(Closing):
                 raise
             # Otherwise the next call raises it.
         return queues if ready else []
+
+    def is_at_end(self, queue: AssignedQueue) -> bool:
+        """Return whether all messages of a queue were handed out."""
+        return self._reader.is_at_end(queue)
 
     def _fetch_from(self, queue: AssignedQueue, count: int, bytes_max: int) -> int:
         """Pull from one queue until `count` messages or `bytes_max` bytes are buffered.

@@ -307,9 +307,11 @@ class AssignedQueue:
 
     def take(self, count: int) -> list[Message]:
         """Hand out up to `count` buffered messages."""
-        found = [self.buffered.popleft() for _ in range(min(count, len(self.buffered)))]
+        found: list[Message] = []
+        while self.buffered and len(found) < count:
+            found.append(self.buffered.popleft())
+            self.buffered_bytes -= len(found[-1].raw_body)
         if found:
-            self.buffered_bytes -= sum([len(one.raw_body) for one in found])
             self.is_known = True
             # The messages after the last one did not match; the group is done with them too.
             self.position = found[-1].queue_offset + 1 if self.buffered else self.fetch_at

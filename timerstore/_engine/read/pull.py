@@ -235,9 +235,13 @@ class Puller(NotCopyable):
         """Dispatch one batch of visible records, if dispatch is behind."""
         self._dispatches_visible(self._dispatch.dispatched)
 
-    def has_messages(self, route: Route, offset: int) -> bool:
-        """Return whether a queue has visible messages from an offset on; call `catch_up` before."""
-        return route.queue.visible(self.visible_end) > offset
+    def is_at_end(self, route: Route, offset: int) -> bool:
+        """Return whether a queue has no visible messages from an offset on, as a pull would."""
+        due_end = self._log.native.soon_end
+        if self._dispatch.dispatched >= due_end and self._log.durable >= due_end:
+            return bool(route.queue.count <= offset)
+        self.catch_up()
+        return route.queue.visible(self.visible_end) <= offset
 
     @property
     def visible_end(self) -> int:

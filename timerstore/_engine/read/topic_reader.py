@@ -12,7 +12,7 @@ from collections.abc import Callable
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import Filter, make_filter
-from timerstore._engine.read.groups import Filters
+from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.long_poll import LongPoll
 from timerstore._engine.read.pull import Puller
 from timerstore.types.clock import Clock
@@ -37,6 +37,13 @@ class TopicReader(NotCopyable):
         route = self._routes.readable(self._topic, queue_id, self._clock.now_ms)
         wanted = self._filter(route)
         return self._puller.pull_some(route, offset, max_count, wanted, bytes_max)
+
+    def is_at_end(self, queue: AssignedQueue) -> bool:
+        """Return whether all messages of a queue were handed out."""
+        if queue.buffered or queue.position < 0:  # -1: the group may be anywhere
+            return False
+        route = self._routes.get(self._topic, queue.queue_id)
+        return route is not None and self._puller.is_at_end(route, queue.fetch_at)
 
     def first_stored(self, queue_id: int, time_ms: int) -> int:
         """Return the first offset stored at `time_ms` or later, or the queue's end."""

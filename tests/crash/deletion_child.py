@@ -4,14 +4,13 @@ The child appends a row to a file before and after each deletion.
 """
 
 import os
-import signal
 import time
 from itertools import count
 from pathlib import Path
 
 import timerstore
 from tests.support.bench import small
-from tests.support.inside import failpoints
+from tests.support.points import die_at
 
 CONFIG = small(commit_log_segment_bytes=1 << 20, checkpoint_interval_ms=20, flush="sync")
 TOPIC = "gone"
@@ -25,7 +24,7 @@ def run(root: str, point: str | None) -> None:
         notes = os.open(Path(root).parent / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for turn in count():
             if turn == 1 and point is not None:
-                _die_at(point)
+                die_at(point)
             os.write(notes, b"filling\n")
             for number in range(PUTS):
                 store.put(TOPIC, b"%d" % number, delay=(0, 0.01, 600)[number % 3], keys="k")
@@ -37,11 +36,3 @@ def run(root: str, point: str | None) -> None:
             os.write(notes, b"deleting\n")
             store.delete_topic(TOPIC)
             os.write(notes, b"deleted\n")
-
-
-def _die_at(point: str) -> None:
-    def hook(name: str) -> None:
-        if name == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    failpoints.hook = hook

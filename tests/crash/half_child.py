@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import timerstore
-from tests.crash.lease_child import CONFIG, _die_at
+from tests.crash.lease_child import CONFIG
+from tests.support.points import die_at
 from timerstore import TimerStore
 
 TOPIC = "orders"
@@ -26,7 +27,7 @@ def run(root: str, first: int, point: str, nth: int) -> None:
             after_s = (0, 0.05, 3600, 3600)[k % 4]
             halves[k] = store.put(TOPIC, b"%06d" % k, check_after=after_s).handle
             _note(notes, f"put {k} {halves[k]}")
-        _die_at(point, nth)
+        die_at(point, nth)
         for k in range(first, first + PUTS):
             if k % 4 == 2:
                 _end(store, notes, k, halves[k])

@@ -6,7 +6,6 @@ message runs. The child appends a row to a file for each answer.
 """
 
 import os
-import signal
 import threading
 import time
 from itertools import count
@@ -16,7 +15,7 @@ from typing import Any
 
 import timerstore
 from tests.support.bench import small
-from tests.support.inside import failpoints
+from tests.support.points import die_at
 from timerstore import AckResult, FullError, LeasedMessage, LeaseLostError, TimerStore
 
 CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flush="sync")
@@ -38,7 +37,7 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
     """Put the messages of a round and lease them. Die at a fail point, or finish."""
     with timerstore.open(root, CONFIG) as store:
         if point is not None:
-            _die_at(point, nth)
+            die_at(point, nth)
         notes = os.open(Path(root).parent / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         workers = [
             threading.Thread(target=_work, args=(store, notes, Random(seed + k)), daemon=True)
@@ -69,20 +68,8 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
 
 def run_opening(root: str, point: str, nth: int) -> None:
     """Open the store, and die at a fail point of the opening."""
-    _die_at(point, nth)
+    die_at(point, nth)
     timerstore.open(root, CONFIG).close()
-
-
-def _die_at(point: str, nth: int) -> None:
-    left = [nth]
-
-    def hook(name: str) -> None:
-        if name == point:
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    failpoints.hook = hook
 
 
 def _note(notes: int, line: str) -> None:

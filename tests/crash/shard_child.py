@@ -7,7 +7,6 @@ their owner.
 """
 
 import os
-import signal
 import time
 from collections.abc import Iterable
 from itertools import pairwise
@@ -19,6 +18,7 @@ import pyarrow as pa
 import timerstore
 from tests.support.bench import small
 from tests.support.inside import failpoints
+from tests.support.points import die_at
 from timerstore.shards import Staged, Stager, WriteOptions, abort, commit, ingest, stage
 
 SHARDS = 2
@@ -44,7 +44,7 @@ def rows(version: int) -> pa.RecordBatch:
 def run(root: str, first: int, last: int, point: str | None, nth: int) -> None:
     """Write versions, replay those without an entry, and ingest. Die at a fail point."""
     if point is not None:
-        _die_at(point, nth)
+        die_at(point, nth)
     random = Random(os.urandom(8))
     place = Path(root)
     for version in range(first, last + 1):
@@ -64,18 +64,6 @@ def run_at_random(root: str, first: int, last: int, seconds: float) -> None:
         run(root, first, last, None, 0)
         for version in range(first, last + 1):  # as if the commit log had no entry
             (Path(root).parent / f"noted-{version}").unlink(missing_ok=True)
-
-
-def _die_at(point: str, nth: int) -> None:
-    left = [nth]
-
-    def hook(name: str) -> None:
-        if name == point:
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    failpoints.hook = hook
 
 
 def _write(root: Path, version: int, random: Random) -> None:

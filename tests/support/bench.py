@@ -108,9 +108,12 @@ class Bench:
         self.close()
         return self.open()
 
-    def kill(self, to: Path) -> Any:
-        """Copy the directory as a kill leaves it, and open the copy."""
+    def kill(self, to: Path | None = None, *, side_files: bool = True) -> Any:
+        """Copy the directory as a kill leaves it, with or without side files; open the copy."""
+        to = to or self.root.with_name(f"{self.root.name}-copy")
         shutil.copytree(self.root, to)
+        if not side_files:
+            shutil.rmtree(to / "timerstore")
         self.leave()
         abandon(self.local)
         self.root = to

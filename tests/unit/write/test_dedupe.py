@@ -4,7 +4,6 @@ Repeated puts have other bodies here, so that a message that is stored twice is 
 stores compare ids only; test_dedupe_contents.py covers the comparison of contents.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from tests.support.bench import NOW, Bench
 from tests.support.bench import small as small_of
-from tests.support.driver import abandon
 from tests.support.inside import IDS_CAPACITY_MIN, IDS_FILE_BYTES_MIN, add_id, inside
 from timerstore import (
     BusyError,
@@ -75,13 +73,7 @@ def go_on(bench: Bench, how: str) -> None:
     if how == "rebuilt":
         bench.store.flush()  # the staging goes with the side files
     if how in ("killed", "rebuilt"):
-        copy = bench.root.with_name(f"{bench.root.name}-copy")
-        shutil.copytree(bench.root, copy)
-        abandon(bench.store)
-        if how == "rebuilt":
-            shutil.rmtree(copy / "timerstore")
-        bench.root = copy
-        bench.open()
+        bench.kill(side_files=how == "killed")
 
 
 @pytest.mark.parametrize("message_id", ["__CRC32#_0123456789", "order-7/__CRC32#00123456789"])

@@ -1,6 +1,5 @@
 """A repeated message id with other contents is an error: one of two messages would be lost."""
 
-import shutil
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,13 +30,7 @@ def go_on(bench: Bench, how: str) -> None:
     if how == "rebuilt":
         bench.store.flush()
     if how in ("killed", "rebuilt"):
-        copy = bench.root.with_name(f"{bench.root.name}-copy")
-        shutil.copytree(bench.root, copy)
-        abandon(bench.store)
-        if how == "rebuilt":
-            shutil.rmtree(copy / "timerstore")
-        bench.root = copy
-        bench.open()
+        bench.kill(side_files=how == "killed")
 
 
 @pytest.mark.parametrize("between", BETWEEN)

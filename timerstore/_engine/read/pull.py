@@ -236,12 +236,10 @@ class Puller(NotCopyable):
         self._dispatches_visible(self._dispatch.dispatched)
 
     def is_at_end(self, route: Route, offset: int) -> bool:
-        """Return whether a queue has no visible messages from an offset on, as a pull would."""
-        due_end = self._log.native.soon_end
-        if self._dispatch.dispatched >= due_end and self._log.durable >= due_end:
-            return bool(route.queue.count <= offset)
-        self.catch_up()
-        return route.queue.visible(self.visible_end) <= offset
+        """Return whether a queue has no units from an offset on, of visible messages or others."""
+        if self._dispatch.dispatched < self._log.native.soon_end:
+            self.catch_up()
+        return bool(route.queue.count <= offset)
 
     @property
     def visible_end(self) -> int:

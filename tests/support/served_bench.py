@@ -10,6 +10,7 @@ import msgspec
 import timerstore
 import timerstore.net
 from tests.support.bench import Bench
+from timerstore.net.endpoints import unix_address
 from timerstore.net.frames import frame
 from timerstore.net.remote_store import RemoteStore
 
@@ -20,7 +21,8 @@ class RawClient:
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(20)
-        self.socket.connect(str(path))
+        with unix_address(path) as address:
+            self.socket.connect(address)
 
     def send(self, message: object) -> None:
         self.socket.sendall(frame(msgspec.msgpack.encode(message)))

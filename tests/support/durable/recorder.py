@@ -103,6 +103,9 @@ class Recorder:
         self._lock = threading.RLock()
         self._contents: dict[Inode, bytes] = {}  # compressed
         self._entries: dict[Inode, Entries] = {}
+        self.holds_folders = False
+        """Whether folders stay open: then none gets the number of one that pyarrow removes."""
+        self._held: dict[Inode, int] = {}
         self.barriers = barriers
         self.fault: Fault | None = None
         """Set by a test; None again after it was applied."""
@@ -126,6 +129,17 @@ class Recorder:
             for path in files:
                 self._contents[path.stat().st_ino] = zlib.compress(path.read_bytes(), 1)
 
+    def _hold(self, folder: Path) -> None:
+        """Keep a folder and those in it open, so that their numbers are not used again."""
+        for one in (folder, *folder.iterdir()) if self.holds_folders else ():
+            if one.is_dir() and (inode := one.stat().st_ino) not in self._held:
+                self._held[inode] = os.open(one, os.O_RDONLY)
+
+    def close(self) -> None:
+        """Close the folders that are kept open."""
+        while self._held:
+            os.close(self._held.popitem()[1])
+
     def name_is_durable(self, path: Path) -> None:
         """Count this name as durable, as an entry of its folder."""
         self._entries[path.parent.stat().st_ino] = _entries_of(path.parent)
@@ -144,6 +158,7 @@ class Recorder:
         inode = status.st_ino
         if stat.S_ISDIR(status.st_mode):
             self._entries[inode] = _entries_of(fd)
+            self._hold(Path(name_of(fd)))
             return
         now, before = _bytes_of(fd), self.durable(inode)
         if self.meets("sync", name_of(fd)) is not None:
@@ -198,6 +213,8 @@ class Recorder:
             self._contents.pop(status.st_ino, None)
             self._lost.pop(status.st_ino, None)
             self._entries.pop(status.st_ino, None)
+            if (held := self._held.pop(status.st_ino, None)) is not None:
+                os.close(held)
 
     def cut(self, root: Path, to: Path) -> Path:
         """Make `to` the directory that the worst power cut leaves of `root`: its synced state."""
@@ -327,7 +344,10 @@ class Recorder:
 
         def kill() -> None:
             if root.exists():
-                found.append(self.killed(root, copies / f"{len(found)}"))
+                copy = self.killed(root, copies / f"{len(found)}")
+                found.append(copy)
+                for folder, _ in self._walk(copy):
+                    self._hold(folder)
 
         copies.mkdir()
         self.before_sync = kill

@@ -31,7 +31,10 @@ def recording(top: Path, barriers: Sequence[Barrier] = ()) -> Iterator[Recorder]
         _replace_syncs(patch, recorder)
         _replace_names(patch, recorder)
         _replace_writes(patch, recorder)
-        yield recorder
+        try:
+            yield recorder
+        finally:
+            recorder.close()
 
 
 def _replace_syncs(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:

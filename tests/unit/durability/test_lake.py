@@ -20,6 +20,12 @@ from timerstore.spark.jobs.lake_worker import DAY, WriteDays  # noqa: E402
 from timerstore.spark.jobs.parquet_worker import write_parquet  # noqa: E402
 from timerstore.spark.jobs.shared_folder import shared_folder  # noqa: E402
 
+
+@pytest.fixture(autouse=True)
+def _hold_folders(recorder: Recorder) -> None:
+    recorder.holds_folders = True
+
+
 STAGED = Allowed("*", "*/_staging*", "files of an unfinished run, which the run writes again")
 LEFT = Allowed("*", "*.tmp", "a kill left it: it is no record")
 ALLOWED = (STAGED, OLD_NAME, LEFT)

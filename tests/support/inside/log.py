@@ -72,7 +72,7 @@ def log_of(dispatch: Any) -> Any:
 
 def batch_end(dispatch: Any) -> int:
     """Return the log offset at which dispatch's last batch ends."""
-    return int(dispatch._next[0])
+    return int(dispatch._units.reached)
 
 
 class BatchColumns(NamedTuple):
@@ -86,9 +86,9 @@ class BatchColumns(NamedTuple):
 def batch_columns(dispatch: Any, count: int) -> BatchColumns:
     """Return the columns of the batch that dispatch read last."""
     return BatchColumns(
-        dispatch._units.reshape(-1, 20)[:count],
-        dispatch._indexes[:count],
-        dispatch._offsets[:count],
+        dispatch._units.units[:count],
+        dispatch._units.indexes[:count],
+        dispatch._units._offsets[:count],
     )
 
 

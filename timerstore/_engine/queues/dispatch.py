@@ -23,16 +23,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.native import Lock, address, ffi, lib
+from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.service import Service
 from timerstore._engine.format import queue_unit
-from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.store_paths import DELETED_PROPERTY, DELETED_TOPIC
 from timerstore._engine.log.log_reader import LogReader
-from timerstore._engine.queues.consume_queue import UNIT_BYTES
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.key_index import Index
-from timerstore._engine.queues.record_lookup import call_with_routes, record_fields
+from timerstore._engine.queues.record_lookup import (
+    RecordUnits,
+    UnitRows,
+    call_with_routes,
+    record_fields,
+)
 from timerstore.errors import CorruptError, FullError
 from timerstore.types.messages import Int64Array, parse_properties
 
@@ -94,16 +97,10 @@ class Dispatch(Service):
         self.dispatched = start
         self._step_begin = start  # `dispatched` before the last step
         self.index = index
-        delays = parse_level_delays(core.config.level_delays)
-        self._level_delays = ffi.new("int64_t[]", delays)
-        self._level_count = len(delays)
-        self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
-        self._indexes = np.empty(_BATCH, np.int32)
-        self._offsets = np.empty(_BATCH, np.int64)
+        self._units = RecordUnits(core.config.level_delays, _BATCH)
         self._native_requests = ffi.new("ts_request[]", _BATCH)
         self._requests: Any = ffi.new("ts_requests *", {"at": self._native_requests})
         self._requests.precision_ms = core.config.precision_ms
-        self._next = ffi.new("int64_t *")
 
     def step(self) -> bool:
         """Dispatch one batch of appended records; return whether there were any."""
@@ -241,8 +238,8 @@ class Dispatch(Service):
             self._append(count, touched)
         reach("dispatch_queues_written")
         if self.index is not None:
-            self.index.take(self._next[0])
-        self.dispatched = self._next[0]
+            self.index.take(self._units.reached)
+        self.dispatched = self._units.reached
         if self._requests.count:
             size = self._requests.count * _REQUEST_BYTES
             self._signals.requests_dispatched(bytes(ffi.buffer(self._requests.at, size)))
@@ -261,15 +258,8 @@ class Dispatch(Service):
                 self._routes,
                 self._clock,
                 "dispatch",
-                lib.ts_dispatch,
-                self._level_delays,
-                self._level_count,
+                self._units.make,
                 self.dispatched,
-                self._next,
-                _BATCH,
-                address(self._units),
-                ffi.from_buffer("int32_t[]", self._indexes),
-                ffi.from_buffer("int64_t[]", self._offsets),
                 ffi.NULL if self.index is None else self.index.gather(),
                 self._log.append_hints,
                 self._requests,
@@ -283,15 +273,20 @@ class Dispatch(Service):
         route = self._routes.get(DELETED_TOPIC, 0)
         if route is None:
             return np.empty(0, np.int64)
-        is_deletion = self._indexes[:count] == route.native.index
-        units = self._units[: count * UNIT_BYTES].view(queue_unit.QUEUE_UNIT)
-        found: Int64Array = units["log_offset"][is_deletion].astype(np.int64)
+        is_deletion = self._units.indexes[:count] == route.native.index
+        found: Int64Array = self._log_offsets[:count][is_deletion].astype(np.int64)
+        return found
+
+    @property
+    def _log_offsets(self) -> Int64Array:
+        """The log offsets of the records of the batch."""
+        found: Int64Array = self._units.units.view(queue_unit.QUEUE_UNIT)["log_offset"][:, 0]
         return found
 
     @property
     def _first_offset(self) -> int:
         """The log offset of the first record of the batch."""
-        return int(self._units[:UNIT_BYTES].view(queue_unit.QUEUE_UNIT)["log_offset"][0])
+        return int(self._log_offsets[0])
 
     def _delete_topic(self, log_offset: int) -> None:
         segments = self._log.segments
@@ -302,26 +297,11 @@ class Dispatch(Service):
 
     def _append(self, count: int, touched: set[int]) -> None:
         """Append the units to their queues, and add the indexes of these routes to `touched`."""
-        units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
-        indexes, offsets = self._indexes[:count], self._offsets[:count]
-        first = int(indexes[0])
-        if (indexes == first).all():
-            self._append_one(first, offsets, units)
-            touched.add(first)
-            return
-        order = np.argsort(indexes, kind="stable")
-        sorted_indexes = indexes[order]
-        edges = np.flatnonzero(np.diff(sorted_indexes)) + 1
-        for part in np.split(order, edges):
-            self._append_one(int(indexes[part[0]]), offsets[part], units[part])
-            touched.add(int(indexes[part[0]]))
+        for index, offsets, units in self._units.by_queue(count):
+            self._append_one(index, offsets, units)
+            touched.add(index)
 
-    def _append_one(
-        self,
-        index: int,
-        offsets: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-        units: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]",
-    ) -> None:
+    def _append_one(self, index: int, offsets: Int64Array, units: UnitRows) -> None:
         route = self._routes.by_index[index]
         begin = int(offsets[0])
         if begin > route.queue.count or int(offsets[-1]) - begin != len(offsets) - 1:
@@ -333,7 +313,7 @@ class Dispatch(Service):
             )
         if self._routes.gone:
             self._routes.restore(route, self._clock.now_ms)
-        route.queue.append(begin, np.ascontiguousarray(units).data.cast("B"))
+        route.queue.append(begin, units.data.cast("B"))
 
 
 # --- pending removals ---

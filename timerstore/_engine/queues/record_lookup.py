@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.argument_types import Int64Array
-from timerstore._engine.base.native import address, ffi, lib, raise_status
+from timerstore._engine.base.native import ffi, lib, pointer, raise_status
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.queue_unit import UNIT_BYTES
@@ -241,7 +241,7 @@ def timer_properties(
 # --- record units ---
 # `RecordUnits`: the consume queue units of a log's records, as dispatch writes them.
 #
-# Readers and checks use it: it makes units in memory and writes none.
+# It makes units in memory and writes none. Dispatch uses it, and so do readers and checks.
 #
 # Thread safety: one thread for each object.
 
@@ -255,11 +255,19 @@ UnitRows = npt.NDArray[np.uint8]
 class RecordUnits(NotCopyable):
     """Makes the units of one log, batch by batch."""
 
-    def __init__(self, level_delays: str) -> None:
+    def __init__(self, level_delays: str, capacity: int = _BATCH) -> None:
+        """Allocate memory for batches of at most `capacity` units."""
         delays = parse_level_delays(level_delays)
         self._delays, self._delay_count = ffi.new("int64_t[]", delays), len(delays)
-        self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
-        self._indexes, self._offsets = np.empty(_BATCH, np.int32), np.empty(_BATCH, np.int64)
+        self._capacity = capacity
+        self.units: UnitRows = np.empty((capacity, UNIT_BYTES), np.uint8)  # of the last batch
+        self.indexes = np.empty(capacity, np.int32)  # of their routes
+        self._offsets = np.empty(capacity, np.int64)
+        self._columns = (
+            pointer("uint8_t[]", self.units),
+            pointer("int32_t[]", self.indexes),
+            pointer("int64_t[]", self._offsets),
+        )
         self._following = ffi.new("int64_t *")
 
     @property
@@ -267,8 +275,19 @@ class RecordUnits(NotCopyable):
         """The log offset after the last record of the last batch."""
         return int(self._following[0])
 
-    def make(self, view: Any, routes: Any, begin: int) -> int:
-        """Make the units of the records from a log offset on; return how many, or a status of C."""
+    def make(
+        self,
+        view: Any,
+        routes: Any,
+        begin: int,
+        keys: Any = ffi.NULL,
+        hints: Any = ffi.NULL,
+        requests: Any = ffi.NULL,
+    ) -> int:
+        """Make the units of the records from a log offset on; return how many, or a status of C.
+
+        The index's keys and the timer's requests are made too, if dispatch passes memory for them.
+        """
         return int(
             lib.ts_dispatch(
                 view,
@@ -277,20 +296,20 @@ class RecordUnits(NotCopyable):
                 self._delay_count,
                 begin,
                 self._following,
-                _BATCH,
-                address(self._units),
-                ffi.from_buffer("int32_t[]", self._indexes),
-                ffi.from_buffer("int64_t[]", self._offsets),
-                ffi.NULL,
-                ffi.NULL,
-                ffi.NULL,
+                self._capacity,
+                *self._columns,
+                keys,
+                hints,
+                requests,
             )
         )
 
     def by_queue(self, count: int) -> Iterator[tuple[int, Int64Array, UnitRows]]:
         """Return the units of the last batch: (index of the route, queue offsets, units)."""
-        indexes = self._indexes[:count]
-        units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
+        indexes, units = self.indexes[:count], self.units[:count]
+        if count and (indexes == indexes[0]).all():  # frequent, and needs no sort
+            yield int(indexes[0]), self._offsets[:count].copy(), units.copy()
+            return
         order = np.argsort(indexes, kind="stable")
         edges = np.flatnonzero(np.diff(indexes[order])) + 1
         for part in np.split(order, edges) if count else ():

@@ -7,7 +7,6 @@ import numpy as np
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
 from tests.support.inside.engine import (
-    FarTidier,
     FarWheel,
     Linker,
     Tree,
@@ -173,7 +172,7 @@ def _parked_for_ever() -> Patches:
 
 @mutant("PK-3", "overflow is dropped while some of it is pending")
 def _dropped() -> Patches:
-    yield swap(FarTidier, "drop_overflow", lambda self: self._far.drop_overflow())
+    yield swap(Linker, "drop_overflow", lambda self: self._far.drop_overflow())
 
 
 @mutant("PK-4", "a slot with undelivered messages is reused for another lap")

@@ -90,7 +90,7 @@ from timerstore._engine.timer.enqueue_get import EnqueueGet
 from timerstore._engine.timer.enqueue_put import EnqueuePut
 from timerstore._engine.timer.fair_queue import FairQueue
 from timerstore._engine.timer.fair_queue import _TopicQueue as TopicQueue
-from timerstore._engine.timer.far_wheel import FarTidier, FarWheel
+from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 
 # --- fixed delay levels ---

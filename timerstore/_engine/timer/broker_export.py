@@ -37,7 +37,7 @@ def read_back(core: Core, wheel: Wheel, open_slot: OpenSlot) -> None:
 def empty_far_wheel(core: Core, linker: Linker) -> None:
     """Move the messages of the far wheel to the wheel, unless the wheel or the disk is full."""
     try:
-        linker.tidier.drop_overflow()
+        linker.drop_overflow()
         if core.config.far_wheel == "own" or linker.empty_far_wheel():
             linker.end_log(core.timer_route)
     except TimerStoreError as error:

@@ -27,7 +27,7 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
 from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.far_wheel import FarWheel
-from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.open_slot import OpenSlot, by_slot
 from timerstore._engine.timer.timer_arrays import CHAINED, Loaded
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
@@ -175,7 +175,7 @@ class DequeueGet(Service):
             return False
         reach("dequeue_units_read")
         if count:
-            self._open_slot.expect_entries(chained["slot"][:count])
+            self._open_slot.expect(by_slot(chained["slot"][:count]))
         if 2 * count > len(chained):  # passed on rather than copied
             self._chained = np.empty(_BATCH, CHAINED)
         else:

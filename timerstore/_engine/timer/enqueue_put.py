@@ -46,7 +46,7 @@ class EnqueuePut(Service):
         linked = self._link()
         if moved or linked:
             return True
-        tidied = self._linker.tidier.tidy()
+        tidied = self._linker.tidy_far()
         if tidied:
             self._signals.wheel_changed()  # a far slot that blocked dequeue-get may be gone
         return tidied

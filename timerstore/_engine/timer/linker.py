@@ -5,6 +5,7 @@
     move_down         messages of a far slot that comes near                         enqueue-put
     relink            messages read from the wheel that are due in a later slot      dequeue-put
     empty_far_wheel   all messages of the far wheel, linked as a broker links them   close
+    tidy_far          units that stay on the far wheel, so that old files can go       enqueue-put
 
 Thread safety: any thread may call it; `_lock` admits one at a time.
 Locking: `_lock`, then the wheel's lock, then the open slot's.
@@ -35,7 +36,7 @@ from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer import far_wheel
-from timerstore._engine.timer.far_wheel import FarTidier, FarWheel
+from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot, by_slot
 from timerstore._engine.timer.timer_arrays import DUE, FAR, REQUEST, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
@@ -116,20 +117,15 @@ class Linker(NotCopyable):
         self._states = core.states
         self._open_slot = open_slot
         self._store_id = core.store_id
-        self._has_far = core.config.far_wheel != "off"
+        self.relinks = core.config.far_wheel != "off"
+        """Whether messages roll by getting a new unit, without a new record in the log."""
         self._lock = Lock()
-        self.tidier = FarTidier(self._lock, core.log, wheel, far, core.states, open_slot)
         self.refused: TimerStoreError | None = None
         """The error that kept closing from linking everything."""
         self._link: Any = ffi.new("ts_link *")
         self._units = np.empty((_BATCH + 1) * UNIT_BYTES, np.uint8)
         self._late = np.empty(_BATCH, DUE)
         self._away = np.empty(_BATCH, FAR)
-
-    @property
-    def relinks(self) -> bool:
-        """Whether messages roll by getting a new unit, without a new record in the log."""
-        return self._has_far
 
     @property
     def far_was_used(self) -> bool:
@@ -186,7 +182,7 @@ class Linker(NotCopyable):
 
     def _reserve(self, count: int, *, uses_overflow: bool = False) -> None:
         self._timer_log.reserve(count)
-        if self._has_far or uses_overflow:
+        if self.relinks or uses_overflow:
             self._far.reserve(count)
 
     def _place(
@@ -219,7 +215,7 @@ class Linker(NotCopyable):
         link.near_slots = link.far_width = link.spread_slots = 0
         if for_broker:
             link.spread_slots = max(1, config.roll_slots // 2)
-        elif self._has_far:
+        elif self.relinks:
             link.near_slots = link.far_width = self._far.width
             # Counted from the window's end, so that a message moved down from the last far slot
             # finds a later one.
@@ -250,8 +246,10 @@ class Linker(NotCopyable):
         wheel.note_used(int(link.first_slot))
         if link.late_count:
             late = self._late[: link.late_count]
-            wheel.note_late([slot for slot, _ in by_slot(late["slot"]) if slot >= 0])
-            self._open_slot.expect_and_push(late)
+            slots = by_slot(late["slot"])
+            wheel.note_late([slot for slot, _ in slots if slot >= 0])
+            self._open_slot.expect(slots)  # no read of a slot has counted them
+            self._open_slot.push(late)
             self._metrics.add("overflow_messages", int(np.count_nonzero(late["slot"] < 0)))
         return int(count)
 
@@ -394,9 +392,60 @@ class Linker(NotCopyable):
 
     def _leave(self, slots: Int64Array) -> None:
         """Count entries as done in their slots; the caller holds the wheel's lock."""
-        each, counts = np.unique(slots, return_counts=True)
-        self._wheel.moved_on.update(each.tolist())
-        self._open_slot.done(zip(each.tolist(), counts.tolist(), strict=True))
+        each = by_slot(slots)
+        self._wheel.moved_on.update(slot for slot, _ in each)
+        self._open_slot.done(each)
+
+    # --- dead units of the far wheel ---
+
+    def tidy_far(self) -> bool:
+        """Remove a far log file that is not needed, or copy live units if most units are dead.
+
+        Without it the far log would grow without limit. Return whether there was anything to do.
+
+        Raises:
+            FullError: the disk is full; nothing was changed.
+            FailedError: units could not be written; the store has failed.
+            CorruptError: a unit of the far wheel is damaged.
+        """
+        far = self._far
+        self.drop_overflow()
+        if far.unlink():
+            reach("far_unlinked")
+            return True
+        with self._lock:
+            with self._wheel.lock:
+                slot = far.next_to_copy(self._open_slot.overflow_count)
+            if slot is None:
+                return False
+            units = far.first_of(slot)
+            alive = units.copy()
+            out = ffi.from_buffer("ts_far_unit[]", alive)
+            begin = self._log.segments.begin
+            count = lib.ts_far_pending(self._states.native, begin, out, len(alive))
+            far.reserve(count)
+            with self._wheel.lock:
+                far.take_off(slot, units)
+                if count:
+                    self._copy(alive[:count])
+        reach("far_tidied")
+        return True
+
+    def drop_overflow(self) -> None:
+        """Drop the overflow's units if none of its messages is pending."""
+        if not self._far.has_overflow:
+            return
+        with self._wheel.lock:
+            if not self._open_slot.overflow_count:
+                self._far.drop_overflow()
+
+    def _copy(self, units: Records) -> None:
+        try:
+            self._far.add(units)
+        except FullError as error:
+            raise FailedError(
+                f"far units could not be written: {error}", where=self._far.segments.directory
+            ) from error
 
     # --- for a broker ---
 

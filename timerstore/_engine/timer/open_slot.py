@@ -45,6 +45,7 @@ from timerstore._engine.timer.timer_arrays import DUE, KEY, Int64Array, Records
 _SIZE_MIN = 1024
 _FAN = 8  # runs that are merged at a time
 _RUN_MAX = 1 << 18  # entries of a merged run, about 10 ms
+_NEVER_MS = (1 << 63) - 1
 RUN_MIN = 512
 """The smallest batch that becomes a run."""
 
@@ -186,16 +187,6 @@ class DueQueue(NotCopyable):
             parts.append(run[at : bisect_right(range(end), wake_ms, at, key=times.item)])
         return parts
 
-    def all(self) -> Records:
-        """Return a copy of every entry, unordered."""
-        count = int(self._open.heap.count)
-        parts = [self._entries[self._keys["at"][:count]]]
-        for i, (run, _) in enumerate(self._runs):
-            native = self._open.runs[i]
-            parts.append(run[int(native.at) : int(native.end)])
-        entries: Records = np.concatenate(parts)
-        return entries
-
 
 # --- open slot ---
 
@@ -262,10 +253,6 @@ class OpenSlot(NotCopyable):
                     self.overflow_count += count
                 else:
                     self._outstanding[slot] = self._outstanding.get(slot, 0) + count
-
-    def expect_entries(self, slots: Int64Array) -> None:
-        """Count messages as undelivered; `slots` has the slot of each."""
-        self.expect(by_slot(slots))
 
     def done(self, each: Iterable[tuple[int, int]]) -> None:
         """Count messages as delivered, or as dropped; `each` has (slot, count) pairs."""
@@ -377,12 +364,7 @@ class OpenSlot(NotCopyable):
             return
         self._bursts |= {topic_hash: DueQueue() for topic_hash in found}
         before, self._rest = self._rest, DueQueue()
-        self._part(before.all())
-
-    def expect_and_push(self, entries: Records) -> None:
-        """Count late entries as undelivered and add them; no read of a slot has counted them."""
-        self.expect_entries(entries["slot"])
-        self.push(entries)
+        self._part(np.concatenate(before.by(_NEVER_MS)))
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:
         """Remove and return entries whose wake time has come, in order, with `loaded_slot`.

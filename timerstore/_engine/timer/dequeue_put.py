@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from timerstore._engine.base import failpoints
 from timerstore._engine.base.failpoints import reach
@@ -32,7 +33,7 @@ from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.timer.fair_queue import FairQueue, Taken
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
-from timerstore._engine.timer.timer_arrays import DRAFT, Int64Array, Records, slots_of
+from timerstore._engine.timer.timer_arrays import DRAFT, Records, slots_of
 from timerstore.types.config import parse_topic_rates
 
 _BATCH = 16_384
@@ -129,7 +130,7 @@ class DequeuePut(Service):
             self._log.wait_for_checkpoint()
             last = due[int(due["log_offset"].argmax())]
             self._log.written_through(int(last["log_offset"]) + int(last["size"]))
-            while self._linker.relinks and (rolling := self._rolling(due, loaded_slot)) is not None:
+            while self._linker.relinks and len(rolling := self._rolling(due, loaded_slot)):
                 relinked = self._linker.relink(due[rolling])
                 if relinked == 0:
                     break  # no slot is free: these entries roll through the log
@@ -161,30 +162,22 @@ class DequeuePut(Service):
             due, loaded_slot = open_slot.pop(self._until_ms(), _BATCH)
             return due, loaded_slot, len(due)
         due, loaded_slot = open_slot.pop(self._until_ms(), _SORTED)
-        first, ready = self._split_rolling(due, loaded_slot)
+        rolling = self._rolling(due, loaded_slot)
+        first = [due[rolling]]
         try:
-            first += [fair_queue.sort_in(ready)] if len(ready) else []
+            first.append(fair_queue.sort_in(np.delete(due, rolling) if len(rolling) else due))
         except BaseException:
             open_slot.push(due)
             raise
         room = max(1, _BATCH - sum(map(len, first)))
         self._taken = fair_queue.take(self._clock.now_ms, room)
         first += [part for _, part in self._taken]
-        return np.concatenate(first) if first else due[:0], loaded_slot, len(due)
+        return np.concatenate(first), loaded_slot, len(due)
 
-    def _split_rolling(self, due: Records, loaded_slot: int) -> tuple[list[Records], Records]:
-        """Split entries into those that roll and those that are due."""
-        is_rolling = (due["flags"] & lib.TS_FLAG_ROLL) != 0
-        if not is_rolling.any():
-            return [], due
-        is_rolling &= (due["due_ms"] - 1) // self._config.precision_ms >= loaded_slot
-        return [due[is_rolling]], due[~is_rolling]
-
-    def _rolling(self, due: Records, loaded_slot: int) -> Int64Array | None:
-        """Return the rows of entries that are due in an unread slot, or None if there are none."""
+    def _rolling(self, due: Records, loaded_slot: int) -> npt.NDArray[np.intp]:
+        """Return the rows of entries that are due in an unread slot, and so roll."""
         is_later = slots_of(due["due_ms"], self._config.precision_ms) >= loaded_slot
-        rows = np.flatnonzero(((due["flags"] & lib.TS_FLAG_ROLL) != 0) & is_later)
-        return rows if len(rows) else None
+        return np.flatnonzero(((due["flags"] & lib.TS_FLAG_ROLL) != 0) & is_later)
 
     def _deliver_batch(self, due: Records, loaded_slot: int) -> bool:
         """Deliver or roll entries, or skip those that are no longer pending; at most one batch.
@@ -275,10 +268,7 @@ class DequeuePut(Service):
         """
         drafts = self._drafts[delivery.first : delivery.on_appended]
         is_unroutable = (drafts["size"] == 0) & (drafts["flags"] != lib.TS_FLAG_GONE)
-        self._put_back(due[len(due) - len(drafts) :][is_unroutable])
-
-    def _put_back(self, due: Records) -> None:
-        kept = due.copy()
+        kept = due[len(due) - len(drafts) :][is_unroutable]
         kept["flags"] = 0
         kept["wake_ms"] = kept["due_ms"]
         self._open_slot.push(kept)

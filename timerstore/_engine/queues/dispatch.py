@@ -79,6 +79,14 @@ class DispatchedQueues(Protocol):
         ...
 
 
+def dispatch_all(log: LogReader, dispatch: DispatchedQueues) -> int:
+    """Dispatch all records that the log has now, and return the log offset of their end."""
+    with log.lock:
+        end = log.end
+    dispatch.through(end)
+    return end
+
+
 class Dispatch(Service):
     """The service that brings queues and index up to the log."""
 

@@ -28,7 +28,7 @@ from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.store_paths import QUEUE_COUNT_MAX, WHEEL_TIMER_TOPIC, whole_number
 from timerstore._engine.log.scanned_records import Scan
 from timerstore._engine.queues.core import Core
-from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.dispatch import Dispatch, dispatch_all
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import record_fields, scan_batches
 from timerstore._engine.queues.routes import Route
@@ -122,9 +122,7 @@ class HandleLookup:
 
     def _copies(self, topic: str, message_id: str) -> list[int]:
         """Return log offsets of records that may be timers of a message."""
-        with self._log.lock:
-            end = self._log.end
-        self._dispatch.through(end)
+        end = dispatch_all(self._log, self._dispatch)
         index = self._dispatch.index
         if index is not None and message_id:
             begin = self._log.segments.begin
@@ -166,9 +164,7 @@ class HandleLookup:
     def _source_at(self, handle: Handle, timer_id: int) -> FoundTimer | None:
         queue = self._timer_route.queue
         if timer_id >= queue.count:
-            with self._log.lock:
-                end = self._log.end
-            self._dispatch.through(end)
+            dispatch_all(self._log, self._dispatch)
         if not queue.min_offset <= timer_id < queue.count:
             return None
         unit = queue.read(timer_id, 1)
@@ -249,9 +245,7 @@ class HandleLookup:
         return self._in_log(handle)
 
     def _in_index(self, index: Index, handle: Handle) -> dict[int, int]:
-        with self._log.lock:
-            end = self._log.end
-        self._dispatch.through(end)
+        end = dispatch_all(self._log, self._dispatch)
         found: dict[int, int] = {}
         segments = self._log.segments
         for offsets in index.find(WHEEL_TIMER_TOPIC.encode(), handle.message_id.encode()):
@@ -271,9 +265,7 @@ class HandleLookup:
 
     def _in_log(self, handle: Handle) -> dict[int, int]:
         """Return the same without an index, by reading the whole log."""
-        with self._log.lock:
-            end = self._log.end
-        self._dispatch.through(end)
+        dispatch_all(self._log, self._dispatch)
         found: dict[int, int] = {}
         for part in self._scan(handle.topic, handle.message_id):
             copies = part[part["out_ms"] == handle.out_ms]

@@ -22,7 +22,7 @@ from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.log.timer_states import TimerStates, which_wait
 from timerstore._engine.queues.core import Core
-from timerstore._engine.queues.dispatch import Dispatch, DispatchedQueues
+from timerstore._engine.queues.dispatch import Dispatch, DispatchedQueues, dispatch_all
 from timerstore._engine.queues.record_lookup import (
     is_of_topic,
     real_routes,
@@ -140,9 +140,7 @@ class PendingReader(ABC):
 
     def _backlog(self, begin: int) -> Iterator[Records]:
         """Yield pending records of the timer topic from a queue offset on, as due entries."""
-        with self._log.lock:
-            end = self._log.end
-        self._dispatch.through(end)
+        dispatch_all(self._log, self._dispatch)
         queue = self._timer_route.queue
         while begin < queue.count:
             units = queue.read(begin, _BATCH)

@@ -18,7 +18,7 @@ On-disk format: two files, written alternately and only by this package; big-end
         its oldest unit; number of units. Far slots below 0 hold the overflow.
      .  CRC-32 of all bytes before, u32
 
-    A slot may have two chains while one is being copied to the other (Linker.tidy).
+    A slot may have two chains while one is being copied to the other (Linker.tidy_far).
 See also: native/format/far_unit.h for the units, in timerstore/far/.
 """
 

@@ -24,8 +24,9 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.counts_json import Pending
+from timerstore._engine.format.far_table import FarTable
 from timerstore._engine.format.recurring_json import Definition
-from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC, Tree
+from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.timer_states import DirtyChunks
 from timerstore._engine.queues.core import Core
@@ -34,7 +35,6 @@ from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.message_ids import Ids, IdsCopy
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.storage.disk import File
-from timerstore._engine.timer.far_log import Chains
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Int64Array
@@ -48,20 +48,16 @@ from timerstore.errors import FailedError, TimerStoreError, as_failure
 # Locking: `copy_counts` is called in the critical section that notes the log's end.
 
 
-class RouteCounts(NamedTuple):
-    """The counts of one queue."""
-
-    pending: int  # timers
-    next_offset: int
-    level_pending: int  # messages on delay levels
+Counted = list[tuple[Route, tuple[int, int, int]]]
+"""Of each queue: its pending timers, next offset, and pending messages on delay levels."""
 
 
-def copy_counts(routes: Routes) -> list[tuple[Route, RouteCounts]]:
+def copy_counts(routes: Routes) -> Counted:
     """Copy the counts of every queue. The caller holds the append lock."""
     return [
         (
             route,
-            RouteCounts(
+            (
                 int(route.native.pending),
                 int(route.native.next_offset),
                 int(route.native.level_pending),
@@ -71,11 +67,8 @@ def copy_counts(routes: Routes) -> list[tuple[Route, RouteCounts]]:
     ]
 
 
-def counts_by_topic(counted: list[tuple[Route, RouteCounts]]) -> tuple[Pending, Pending, Pending]:
-    """Return pending timers, next offsets and pending level messages, by topic and queue number.
-
-    Counts of 0 are left out.
-    """
+def counts_by_topic(counted: Counted) -> tuple[Pending, Pending, Pending]:
+    """Return the three counts, each by topic and queue number. Counts of 0 are left out."""
     tables: tuple[Pending, Pending, Pending] = ({}, {}, {})
     for route, counts in counted:
         for table, count in zip(tables, counts, strict=True):
@@ -102,7 +95,7 @@ class _Snapshot(NamedTuple):
     log_end: int
     timer_id_end: int
     pages: DirtyPages
-    far: Chains | None
+    far: FarTable | None
     chunks: DirtyChunks
     past: Int64Array
     counts: counts_json.Counts
@@ -161,6 +154,7 @@ class Checkpoint(NotCopyable):
         self._wheel = wheel
         self._states = core.states
         self._routes = core.routes
+        self._timer_route = core.timer_route
         self._levels = levels
         self._ids = ids
         self._dispatch = dispatch
@@ -288,8 +282,6 @@ class Checkpoint(NotCopyable):
             yield
 
     def _take(self) -> _Snapshot:
-        timer_route = self._routes.get(WHEEL_TIMER_TOPIC, 0)
-        assert timer_route is not None, "opening makes it"
         with self._wheel.lock:
             timer_log_end = self._timer_log.end
             timer_queue_offset = self._timer_log.linked_offset
@@ -301,7 +293,7 @@ class Checkpoint(NotCopyable):
             log_begin, log_end = self._log.segments.begin, self._log.end
             timer_id_end = int(self._log.native.timer_route.next_offset)
             chunks = self._states.copy_dirty()
-            past = self._states.expired(timer_route.queue.min_offset)
+            past = self._states.expired(self._timer_route.queue.min_offset)
             levels = self._levels.copy()
             ids = self._ids.take()
             recurring = self._copy_recurring()

@@ -20,8 +20,6 @@ from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments, View
 from timerstore._engine.timer.timer_arrays import FAR, Int64Array, Records
 
-# --- far log ---
-
 
 class FarLog(NotCopyable):
     """The far log of one store."""
@@ -89,16 +87,13 @@ class FarLog(NotCopyable):
             ffi.from_buffer("int64_t[]", newest),
             ffi.from_buffer("uint8_t[]", data),
         )
-        self._write(number, data.data)
-
-    def _write(self, number: int, data: memoryview) -> None:
         done = 0
-        while done < len(data):
-            left = self.units_per_segment - number % self.units_per_segment
-            part = data[done : done + left * UNIT_BYTES]
-            self.segments.write(self.offset_of(number), part)
-            number += len(part) // UNIT_BYTES
-            done += len(part)
+        while done < len(units):
+            at = number + done
+            left = self.units_per_segment - at % self.units_per_segment
+            part = data[done * UNIT_BYTES : (done + left) * UNIT_BYTES]
+            self.segments.write(self.offset_of(at), part.data)
+            done += left
 
     # --- reading ---
 
@@ -118,10 +113,6 @@ class FarLog(NotCopyable):
             yield part[:count]
 
 
-# --- far chains ---
-# The chains of timer units on the far wheel: one chain, and a copy of the table of all chains.
-
-
 class Chain(NamedTuple):
     """The units of a far slot. Units are added at the newest end and taken from there.
 
@@ -131,12 +122,3 @@ class Chain(NamedTuple):
     newest: int = -1
     oldest: int = -1
     size: int = 0
-
-
-class Chains(NamedTuple):
-    """A copy of the table."""
-
-    rows: Records
-    begin: int
-    end: int
-    ordered_from: int

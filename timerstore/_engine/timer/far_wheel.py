@@ -38,7 +38,7 @@ from timerstore._engine.format.far_table import ROW, FarTable
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments, View
-from timerstore._engine.timer.far_log import Chain, Chains, FarLog
+from timerstore._engine.timer.far_log import Chain, FarLog
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore._engine.timer.wheel import NO_SLOT
 from timerstore.errors import CorruptError
@@ -258,14 +258,14 @@ class FarWheel(NotCopyable):
         else:
             self._chains[slot] = chain
 
-    def table(self) -> Chains:
-        """Copy the table."""
+    def table(self) -> FarTable:
+        """Copy the table, as the next checkpoint would write it."""
         chains = sorted(self._chains.items())
         if self._copied is not None:
             chains = sorted([self._copied, *chains], key=lambda one: one[0])
         rows = np.array([(slot, *chain) for slot, chain in chains], ROW)
         self.begin = int(rows["oldest"].min(initial=self.end))
-        return Chains(rows, self.begin, self.end, self.ordered_from)
+        return FarTable(self.number + 1, self.begin, self.end, self.width, self.ordered_from, rows)
 
     # --- reading units, without a lock ---
 
@@ -317,28 +317,26 @@ class FarWheel(NotCopyable):
 
     # --- checkpoints ---
 
-    def take(self) -> Chains | None:
+    def take(self) -> FarTable | None:
         """Copy the table if it has changed. The caller holds the wheel's lock."""
         if not self.is_dirty:
             return None
         self.is_dirty = False
         return self.table()
 
-    def give_back(self, taken: Chains | None) -> None:
+    def give_back(self, taken: FarTable | None) -> None:
         """Count the table as changed, because its copy could not be written."""
         self.is_dirty |= taken is not None
 
-    def write(self, taken: Chains | None) -> int:
+    def write(self, taken: FarTable | None) -> int:
         """Write units and table, durably. Return the table's number for the watermark."""
         self.segments.sync()
         if taken is None:
             return self.number
-        number = self.number + 1
-        table = FarTable(number, taken.begin, taken.end, self.width, taken.ordered_from, taken.rows)
-        self._disk.write_small(self._tree.far_table(number), far_table.write(table))
-        return number
+        self._disk.write_small(self._tree.far_table(taken.number), far_table.write(taken))
+        return taken.number
 
-    def completed(self, taken: Chains | None, number: int) -> None:
+    def completed(self, taken: FarTable | None, number: int) -> None:
         """Note that the watermark which names this table is durable."""
         self.number = number
         if taken is not None:

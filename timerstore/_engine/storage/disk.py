@@ -528,8 +528,13 @@ def _check_small(path: Path, data: bytes) -> None:
 # Raises: ReadOnlyError, with the operation and the path.
 
 
-def _reject(what: str, path: Path) -> NoReturn:
-    raise ReadOnlyError(f"{what}: the store is opened read-only", where=path)
+def _rejected(what: str, path_at: int = 0) -> Callable[..., NoReturn]:
+    """Return a method that raises ReadOnlyError; `path_at`: which of its arguments is the path."""
+
+    def reject(_self: Disk, *arguments: object, **_named: object) -> NoReturn:
+        raise ReadOnlyError(f"{what}: the store is opened read-only", where=arguments[path_at])
+
+    return reject
 
 
 class ReadOnlyDisk(Disk):
@@ -544,57 +549,15 @@ class ReadOnlyDisk(Disk):
     ) -> File:
         """Open a regular file for reading, even if `read_only` is False."""
         if create:
-            _reject("make a file", path)
+            self._make_file(path)
         return super().open(path, read_only=True)
 
-    def make_directory(self, path: Path) -> None:
-        """Raise ReadOnlyError."""
-        _reject("make a folder", path)
-
-    def unlink(self, path: Path) -> None:
-        """Raise ReadOnlyError."""
-        _reject("remove", path)
-
-    def remove(self, path: Path) -> None:
-        """Raise ReadOnlyError."""
-        _reject("remove", path)
-
-    def rename(self, old: Path, new: Path) -> None:  # noqa: ARG002
-        """Raise ReadOnlyError."""
-        _reject("rename", old)
-
-    def sync_directory(self, path: Path) -> None:
-        """Raise ReadOnlyError."""
-        _reject("sync", path)
-
-    def sync_name(self, path: Path) -> None:
-        """Raise ReadOnlyError."""
-        _reject("sync", path)
-
-    def read_created(self, path: Path) -> NoReturn:
-        """Raise ReadOnlyError: this call would make the name durable."""
-        _reject("sync", path)
-
-    def write_small(self, path: Path, data: bytes) -> None:  # noqa: ARG002
-        """Raise ReadOnlyError."""
-        _reject("write", path)
-
-    def create_small(self, path: Path, data: bytes) -> bool:  # noqa: ARG002
-        """Raise ReadOnlyError."""
-        _reject("write", path)
-
-    def link(self, old: Path, new: Path) -> bool:  # noqa: ARG002
-        """Raise ReadOnlyError."""
-        _reject("link", new)
-
-    def locked(self, path: Path, *, alone: bool) -> NoReturn:  # noqa: ARG002
-        """Raise ReadOnlyError."""
-        _reject("lock", path)
-
-    def remove_empty(self, path: Path) -> bool:
-        """Raise ReadOnlyError."""
-        _reject("remove", path)
-
-    def remove_tree(self, path: Path) -> None:
-        """Raise ReadOnlyError."""
-        _reject("remove", path)
+    _make_file = _rejected("make a file")
+    make_directory = _rejected("make a folder")
+    unlink = remove = remove_empty = remove_tree = _rejected("remove")
+    rename = _rejected("rename")
+    sync_directory = sync_name = _rejected("sync")
+    read_created = _rejected("sync")  # it would make the name durable
+    write_small = create_small = _rejected("write")
+    link = _rejected("link", path_at=1)
+    locked = _rejected("lock")

@@ -12,7 +12,7 @@ Raises: ConfigError, with every contradiction. CorruptError if the length of a c
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from timerstore._engine.format import index_position
 from timerstore._engine.format.store_paths import Tree, is_index_name
@@ -69,48 +69,38 @@ def _folders(disk: Disk, directory: Path) -> list[Path]:
     return [path for path in paths if disk.is_directory(path)]
 
 
-class _Index(NamedTuple):
-    slot_count: int
-    entry_count: int
-
-
 _INDEX_HEADER_BYTES = 40
 _INDEX_ENTRY_BYTES = 20
 
 
-def _index_file(disk: Disk, tree: Tree) -> tuple[Path, int] | None:
-    """Return the first index file that is not empty, and its size; None without one."""
-    for name in disk.list(tree.index):
-        size = disk.file_bytes(tree.index / name) if is_index_name(name) else None
-        if size:
-            return tree.index / name, size
-    return None
-
-
-def _index_counts(disk: Disk, tree: Tree, wanted: StoreConfig) -> tuple[_Index, Path] | None:
+def _index_counts(
+    disk: Disk, tree: Tree, wanted: StoreConfig
+) -> tuple[int | None, int | None, Path]:
     """Return the numbers of slots and entries of the index, and the file that shows them.
 
-    They are in the index position file. Without it they follow from a file's length: the configured
-    numbers if these fit, else four entries a slot, the default of a broker.
+    They are in the index position file. Without it they follow from the length of the first file
+    that is not empty: the configured numbers if these fit, else four entries a slot, the default of
+    a broker. Without such a file they are None.
     """
     position = index_position.read(disk.read_small(tree.index_position))
     if position is not None:
-        return _Index(position.slot_count, position.entry_count), tree.index_position
-    first = _index_file(disk, tree)
-    if first is None:
-        return None
-    path, file_bytes = first
+        return position.slot_count, position.entry_count, tree.index_position
+    paths = [tree.index / name for name in disk.list(tree.index) if is_index_name(name)]
+    path = next((one for one in paths if disk.file_bytes(one)), None)
+    if path is None:
+        return None, None, tree.index
+    file_bytes = disk.file_bytes(path) or 0
     size = file_bytes - _INDEX_HEADER_BYTES
-    configured = _Index(wanted.index_slot_count, wanted.index_entry_count)
-    if size == 4 * configured.slot_count + _INDEX_ENTRY_BYTES * configured.entry_count:
-        return configured, path
+    configured = wanted.index_slot_count, wanted.index_entry_count
+    if size == 4 * configured[0] + _INDEX_ENTRY_BYTES * configured[1]:
+        return *configured, path
     slots, rest = divmod(size, 4 + 4 * _INDEX_ENTRY_BYTES)
     if rest == 0 and 1 <= slots <= 25_000_000:
-        return _Index(slots, 4 * slots), path
+        return slots, 4 * slots, path
     raise ConfigError(
         f"index_slot_count, index_entry_count: {path} has {file_bytes} bytes, which does not fit "
-        f"{configured.slot_count} slots and {configured.entry_count} entries; configure the "
-        "numbers it was made with, or remove the folder"
+        f"{configured[0]} slots and {configured[1]} entries; configure the numbers it was made "
+        "with, or remove the folder"
     )
 
 
@@ -156,11 +146,10 @@ def adopt_geometry(
         "wheel_slot_count": _wheel_slot_count(disk, tree, mark),
         "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),
     }
-    index = _index_counts(disk, tree, wanted) if wanted.index_enabled else None
-    if index is not None:
-        counts, where = index
-        shown["index_slot_count"] = counts.slot_count, where
-        shown["index_entry_count"] = counts.entry_count, where
+    if wanted.index_enabled:
+        slot_count, entry_count, where = _index_counts(disk, tree, wanted)
+        shown["index_slot_count"] = slot_count, where
+        shown["index_entry_count"] = entry_count, where
     problems = []
     changes: dict[str, Any] = {}
     for name, (found, where) in shown.items():

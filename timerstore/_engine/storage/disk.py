@@ -249,17 +249,10 @@ class Disk(NotCopyable):
             raise os_error(error, "stat", folder / name) from error
         return found
 
-    @_spared
     def modified_ms(self, path: Path) -> int | None:
         """Return when a file or directory was modified, ms since 1970; None if it is absent."""
-        try:
-            with self._parent_of(path) as (folder, name):
-                return os.stat(name, dir_fd=folder).st_mtime_ns // 1_000_000
-        except (FileNotFoundError, NotADirectoryError) as error:
-            check_of_system(error)
-            return None
-        except OSError as error:
-            raise os_error(error, "stat", path) from error
+        status = self._status(path, follows=True)
+        return None if status is None else status.st_mtime_ns // 1_000_000
 
     def used_percent(self, path: Path) -> float:
         """Return how full the file system is, as `df` counts: without space reserved for root."""

@@ -63,10 +63,10 @@ class SegmentFiles(NotCopyable):
 
     # --- names ---
 
-    def load(self, *, repair: bool = True, needed: int = 0, is_derived: bool = False) -> None:
+    def load(self, *, needed: int = 0, is_derived: bool = False) -> None:
         """Read which files are there.
 
-        An empty last file is a leftover of its creation: `repair` removes it, unless the offset
+        An empty last file is a leftover of its creation: it is removed, unless the offset
         `needed`, up to which the space is known to exist, lies in it or after it. If the space
         `is_derived`, a file of another size sets `has_incompatible_files`, and the space must not
         be read. Otherwise such a file raises CorruptError.
@@ -86,20 +86,17 @@ class SegmentFiles(NotCopyable):
                 )
             size = self._disk.file_bytes(path)
             if size != self.segment_bytes:
-                is_leftover = name == names[-1] and size == 0 and int(name) >= needed
-                if repair and is_leftover:
+                if name == names[-1] and size == 0 and int(name) >= needed:
                     self._disk.unlink(path)
                     continue
-                if is_derived and size is not None:
-                    self.has_incompatible_files = True
-                    found.append(int(name) // self.segment_bytes)
-                    continue
-                raise CorruptError(
-                    "a segment of another size",
-                    where=path,
-                    wanted=f"{self.segment_bytes} bytes",
-                    got=size,
-                )
+                if not is_derived or size is None:
+                    raise CorruptError(
+                        "a segment of another size",
+                        where=path,
+                        wanted=f"{self.segment_bytes} bytes",
+                        got=size,
+                    )
+                self.has_incompatible_files = True
             found.append(int(name) // self.segment_bytes)
         self.numbers = found
 
@@ -376,15 +373,11 @@ class SegmentFiles(NotCopyable):
 
     def _close_file(self, number: int) -> None:
         """Close a file; the caller holds the lock."""
-        self._open.pop(number, None)
-        self._reserved.pop(number, None)
-        self._dirty.pop(number, None)
-        self._syncing.pop(number, None)
+        for files in (self._open, self._reserved, self._dirty, self._syncing):
+            files.pop(number, None)
 
     def close(self) -> None:
         """Close every file."""
         with self._lock:
-            self._open.clear()
-            self._reserved.clear()
-            self._dirty.clear()
-            self._syncing.clear()
+            for files in (self._open, self._reserved, self._dirty, self._syncing):
+                files.clear()

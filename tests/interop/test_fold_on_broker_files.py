@@ -8,9 +8,9 @@ import pytest
 from tests.support import disk_reader as disk
 from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
+from tests.support.record_kind import RecordKind
 from tests.support.scan_rows import kind_of, scan_array
 from timerstore._engine.log.fold import Fold, fold
-from timerstore._engine.log.scanned_records import RecordKind
 
 Log = list[disk.Record]
 

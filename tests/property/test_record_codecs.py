@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.property.strategies import BODY, I32, I64, NAT63, PROPERTIES, TOPIC
 from tests.support import disk_reader as disk
 from tests.support.inside import Disk
+from tests.support.record_kind import RecordKind
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import store_paths
-from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, SCAN_DTYPE, RecordKind
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, SCAN_DTYPE
 from timerstore._engine.queues.routes import Routes
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tests.support import disk_reader as disk
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind, Scan
+from tests.support.record_kind import RecordKind
+from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
 
 
 def identity(text: str) -> int:

@@ -5,9 +5,10 @@ Invariants: rows are in log order, 100 bytes apart; the timer queue has no gaps.
 
 from typing import Any
 
+from tests.support.record_kind import RecordKind
 from tests.support.scan_rows import identity, rows_array
 from timerstore._engine.log.fold import fold
-from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, RecordKind, Scan
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Scan
 
 Own = tuple[int, int]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import disk_reader as disk
+from tests.support.record_kind import RecordKind
 from tests.support.scan_rows import due_ms, kind_of, number
-from timerstore._engine.log.scanned_records import RecordKind
 
 Row = dict[str, Any]
 

@@ -1,8 +1,9 @@
 """The fold of imported messages that this store continued, and of delay levels."""
 
+from tests.support.record_kind import RecordKind
 from tests.support.synthetic_log import SyntheticLog, timer_states
 from timerstore._engine.log.fold import fold
-from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, RecordKind
+from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS
 
 OURS = 7
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.support.record_kind import RecordKind
 from tests.support.synthetic_log import SyntheticLog, timer_states
 from timerstore._engine.log.fold import fold
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
 
 
 def test_scan_dtype_has_the_layout_of_the_c_struct() -> None:

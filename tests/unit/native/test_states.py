@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.record_kind import RecordKind
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.state_sector import CHUNK_IDS
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, RecordKind
+from timerstore._engine.log.scanned_records import SCAN_DTYPE
 from timerstore._engine.log.timer_states import BLOCK_IDS, TimerStates
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.timer_recovery import pending_ids

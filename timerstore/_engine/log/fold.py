@@ -86,6 +86,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from timerstore._engine.base.native import lib
 from timerstore._engine.log.fold_matching import (
     CANCELLED,
     DELIVERED,
@@ -97,10 +98,10 @@ from timerstore._engine.log.fold_matching import (
     named_by_deletes,
 )
 from timerstore._engine.log.scanned_records import (
+    IN_TIMER_TOPIC,
     SCAN_DTYPE,
     Int64,
     Mask,
-    RecordKind,
     Rows,
     Scan,
     find,
@@ -127,10 +128,7 @@ def is_own(scan: Scan, store_id: int) -> Mask:
 
 def is_foreign(scan: Scan, store_id: int) -> Mask:
     """Mark timer records that do not certainly belong to this store."""
-    timers = np.isin(
-        scan["kind"],
-        (RecordKind.TIMER, RecordKind.DELETE, RecordKind.UNUSABLE, RecordKind.DELIVERED),
-    )
+    timers = np.isin(scan["kind"], (*IN_TIMER_TOPIC, lib.TS_KIND_DELIVERED))
     others: Mask = timers & ~is_own(scan, store_id)
     return others
 
@@ -153,7 +151,7 @@ def own_store_ids(
     """
     if store_id is not None:
         return (store_id,), store_id
-    sources = (scan["kind"] == RecordKind.TIMER) & (scan["timer_id"] >= 0)
+    sources = (scan["kind"] == lib.TS_KIND_TIMER) & (scan["timer_id"] >= 0)
     vouching = scan["store_id"][sources & _vouches(scan)]
     denied = scan["store_id"][sources & (scan["timer_id"] > scan["queue_offset"])]
     vouching = vouching[~np.isin(vouching, denied[denied != (known_id or 0)])]
@@ -170,17 +168,19 @@ def _vouches(scan: Scan) -> Mask:
 
 def own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
     """Mark records that belong to a timer by their TS_ID."""
-    own: Mask = np.isin(scan["kind"], (RecordKind.TIMER, RecordKind.DELETE, RecordKind.DELIVERED))
+    own: Mask = np.isin(
+        scan["kind"], (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_DELIVERED)
+    )
     # A copy's id is at most its own queue offset. A higher id was sent on by a client, and so was
     # an id that is not possible at this log offset.
-    own &= (scan["kind"] != RecordKind.TIMER) | (scan["timer_id"] <= scan["queue_offset"])
+    own &= (scan["kind"] != lib.TS_KIND_TIMER) | (scan["timer_id"] <= scan["queue_offset"])
     own &= scan["timer_id"] <= timer_id_limits(scan)
     own &= (scan["timer_id"] >= 0) & np.isin(scan["store_id"], np.array(own_ids, np.uint32))
     if len(own_ids) > 1:
         # Records vouch for several store ids: the side file with the id was lost in between, or a
         # foreign record fits by chance. A timer id belongs to the store id of its source. Other
         # records with that timer id are foreign.
-        vouching = own & (scan["kind"] == RecordKind.TIMER) & _vouches(scan)
+        vouching = own & (scan["kind"] == lib.TS_KIND_TIMER) & _vouches(scan)
         source = find(scan["timer_id"], scan["timer_id"][vouching])
         owner = scan["store_id"][vouching]
         own &= (source < 0) | (owner[source] == scan["store_id"]) | (scan["store_id"] == own_id)
@@ -204,7 +204,9 @@ def is_uncertain(scan: Scan) -> Mask:
     They have rolled and do not vouch. So a broker rolled them, or a client sent them on with a roll
     count, or both.
     """
-    rolled = (scan["kind"] == RecordKind.TIMER) & (scan["timer_id"] >= 0) & (scan["roll_times"] > 0)
+    rolled = (
+        (scan["kind"] == lib.TS_KIND_TIMER) & (scan["timer_id"] >= 0) & (scan["roll_times"] > 0)
+    )
     mask: Mask = rolled & ~_vouches(scan)
     return mask
 
@@ -224,7 +226,7 @@ def settle_uncertain(scan: Scan, own: Mask) -> Settled:
     | none of these                                                 | q                          |
     """
     timer_id, kind = scan["timer_id"], scan["kind"]
-    timer = kind == RecordKind.TIMER
+    timer = kind == lib.TS_KIND_TIMER
     rows = np.flatnonzero(own & is_uncertain(scan))
     if not len(rows):
         return Settled(own, timer_id, rows)
@@ -237,7 +239,7 @@ def settle_uncertain(scan: Scan, own: Mask) -> Settled:
     _, place = numbered(named[group.rows])
     code = np.empty(len(scan), np.int64)
     code[group.rows] = place * group.group_count + group.number
-    rows = rows[~np.isin(code[rows], code[certain[kind[certain] != RecordKind.DELIVERED]])]
+    rows = rows[~np.isin(code[rows], code[certain[kind[certain] != lib.TS_KIND_DELIVERED]])]
     if not len(rows):
         return Settled(own, timer_id, rows)
 
@@ -247,7 +249,7 @@ def settle_uncertain(scan: Scan, own: Mask) -> Settled:
         np.isin(named[certain], timer_id[rows]) | np.isin(number[certain], number[rows])
     ]
     known = set(named[certain[timer[certain]]].tolist())
-    deliveries = certain[kind[certain] == RecordKind.DELIVERED]
+    deliveries = certain[kind[certain] == lib.TS_KIND_DELIVERED]
     delivered, delivered_similar = set(named[deliveries].tolist()), set(code[deliveries].tolist())
     similar: dict[int, set[int]] = {}  # ids that are named, by group
     for row in certain[~source[certain]].tolist():
@@ -364,7 +366,7 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
         ),
         orphan_rows=np.sort(levels.orphan_rows),
         delivered_though_cancelled=both + int(np.sum(matched.timers.state[named] == DELIVERED)),
-        unusable_rows=np.flatnonzero(scan["kind"] == RecordKind.UNUSABLE),
+        unusable_rows=np.flatnonzero(scan["kind"] == lib.TS_KIND_UNUSABLE),
         level_rows_pending=levels.pending_rows,
         level_places_done=levels.places_done,
         level_delivered_count=levels.delivered_count,
@@ -373,6 +375,6 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
 
 def _next_id(scan: Scan, own: Mask) -> int:
     """Return the first id above all queue offsets of the timer topic and all own timer ids."""
-    queued = np.isin(scan["kind"], (RecordKind.TIMER, RecordKind.DELETE, RecordKind.UNUSABLE))
+    queued = np.isin(scan["kind"], IN_TIMER_TOPIC)
     seen = np.concatenate([scan["queue_offset"][queued], scan["timer_id"][own]])
     return int(seen.max()) + 1 if len(seen) else 0

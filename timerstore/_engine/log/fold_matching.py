@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from timerstore._engine.base.native import lib
 from timerstore._engine.log.scanned_records import (
     Int64,
     Mask,
     MultisetGroup,
-    RecordKind,
     Rows,
     Scan,
     find,
@@ -56,26 +56,26 @@ def fold_by_id(scan: Scan, own: Mask) -> tuple[Timers, Rows, int]:
 
     current = np.full(len(ids), -1, np.intp)
     since = np.full(len(ids), -1, np.int64)
-    copies = np.flatnonzero(kind == RecordKind.TIMER)
+    copies = np.flatnonzero(kind == lib.TS_KIND_TIMER)
     since[place[copies[::-1]]] = scan["log_offset"][rows[copies[::-1]]]
     ranked = copies[np.argsort(scan["roll_times"][rows[copies]], kind="stable")]
     current[place[ranked]] = rows[ranked]
 
     state = np.full(len(ids), PENDING, np.int64)
-    evidence = np.flatnonzero(kind != RecordKind.TIMER)[::-1]
-    state[place[evidence]] = np.where(kind[evidence] == RecordKind.DELIVERED, DELIVERED, CANCELLED)
+    evidence = np.flatnonzero(kind != lib.TS_KIND_TIMER)[::-1]
+    state[place[evidence]] = np.where(kind[evidence] == lib.TS_KIND_DELIVERED, DELIVERED, CANCELLED)
 
-    deliveries = np.flatnonzero(kind == RecordKind.DELIVERED)
+    deliveries = np.flatnonzero(kind == lib.TS_KIND_DELIVERED)
     delivered, once = np.unique(place[deliveries], return_index=True)
     duplicates = np.delete(rows[deliveries], once)
-    both = len(np.intersect1d(delivered, place[kind == RecordKind.DELETE]))
+    both = len(np.intersect1d(delivered, place[kind == lib.TS_KIND_DELETE]))
     return Timers(ids, current, state, since), duplicates, both
 
 
 def maybe_sent_on(scan: Scan, own: Mask, timers_by_id: Timers, duplicate_rows: Rows) -> Mask:
     """Mark deliveries by id that may belong to a message sent on with another message's TS_ID."""
     maybe = np.zeros(len(scan), bool)
-    deliveries = np.flatnonzero(own & (scan["kind"] == RecordKind.DELIVERED))
+    deliveries = np.flatnonzero(own & (scan["kind"] == lib.TS_KIND_DELIVERED))
     timer = find(scan["timer_id"][deliveries], timers_by_id.ids)
     maybe[deliveries[timers_by_id.rows[timer] < 0]] = True
     maybe[duplicate_rows] = True
@@ -102,9 +102,9 @@ def match_timers(scan: Scan, own: Mask, timers_by_id: Timers, maybe: Mask) -> Ma
     `maybe`: deliveries by id that may belong to a foreign timer; they take part too.
     """
     kind = scan["kind"]
-    is_either = (kind == RecordKind.TIMER) | (kind == RecordKind.DELIVERED)
+    is_either = (kind == lib.TS_KIND_TIMER) | (kind == lib.TS_KIND_DELIVERED)
     group = grouped(scan, np.flatnonzero(is_either & (~own | maybe)), "out_ms", "identity")
-    timer = kind[group.rows] == RecordKind.TIMER
+    timer = kind[group.rows] == lib.TS_KIND_TIMER
     original = _originals(scan, group, timer)
     # Message i is the i-th original and has the i-th current copy: a group has as many of each.
     message_group = group.number[original]
@@ -215,7 +215,7 @@ def _claim(
 
 def named_by_deletes(scan: Scan, own: Mask, timers: Timers) -> Mask:
     """Mark timers that a delete record without an own id names, by key and TIMER_OUT_MS."""
-    deletes = scan[(scan["kind"] == RecordKind.DELETE) & ~own]
+    deletes = scan[(scan["kind"] == lib.TS_KIND_DELETE) & ~own]
     named = np.zeros(len(timers.ids), bool)
     there = np.flatnonzero(timers.rows >= 0)
     if not len(deletes) or not len(there):
@@ -262,15 +262,15 @@ def match_levels(scan: Scan, orphan_rows: Rows, timer_duplicate_rows: Rows) -> M
     level take part in the matching.
     """
     kind = scan["kind"]
-    sources = np.flatnonzero(kind == RecordKind.LEVEL)
-    deliveries = np.flatnonzero(kind == RecordKind.LEVEL_DELIVERED)
+    sources = np.flatnonzero(kind == lib.TS_KIND_LEVEL)
+    deliveries = np.flatnonzero(kind == lib.TS_KIND_LEVEL_DELIVERED)
     named, by_place = _named_by_place(scan, sources, deliveries)
     unexplained = [
         rows[scan["delay_level"][rows] > 0] for rows in (orphan_rows, timer_duplicate_rows)
     ]
     rows = np.concatenate([sources, deliveries[~by_place], *unexplained])
     group = grouped(scan, np.sort(rows), "delay_level", "identity")
-    source = kind[group.rows] == RecordKind.LEVEL
+    source = kind[group.rows] == lib.TS_KIND_LEVEL
     gives = source.copy()
     gives[source] = ~np.isin(group.rows[source], sources[named])
     found = match_in_order(group, gives, ~source, source)
@@ -278,7 +278,7 @@ def match_levels(scan: Scan, orphan_rows: Rows, timer_duplicate_rows: Rows) -> M
     delivered = rank(given_group) < found.delivered[given_group]
     pending = np.sort(group.rows[gives][~delivered])
     done = np.concatenate(
-        [np.setdiff1d(sources, pending), np.flatnonzero(kind == RecordKind.LEVEL_UNUSABLE)]
+        [np.setdiff1d(sources, pending), np.flatnonzero(kind == lib.TS_KIND_LEVEL_UNUSABLE)]
     )
     in_excess = np.concatenate([group.rows[found.duplicate], group.rows[found.orphan]])
     explained = np.setdiff1d(unexplained[1], in_excess)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.log.scanned_records import Scan
+from timerstore._engine.log.scanned_records import IN_TIMER_TOPIC, Scan
 from timerstore._engine.storage.segments import Segments
 from timerstore.errors import CorruptError
 
@@ -84,8 +84,7 @@ class FirstOffsets(NamedTuple):
 
 def first_offsets(scanned: Scan) -> FirstOffsets:
     """Return the first queue offset of each queue that has a record in the scan."""
-    kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
-    is_timer = np.isin(scanned["kind"], kinds)
+    is_timer = np.isin(scanned["kind"], IN_TIMER_TOPIC)
     is_level = np.isin(scanned["kind"], (lib.TS_KIND_LEVEL, lib.TS_KIND_LEVEL_UNUSABLE))
     others = scanned[~is_timer & ~is_level & (scanned["route"] >= 0)]
     timers = scanned["queue_offset"][is_timer]

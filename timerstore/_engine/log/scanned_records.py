@@ -4,12 +4,12 @@ C fills it with `ts_scan` (native/api). A row has the fields that decide which m
 belongs to; bodies and properties are not in it.
 """
 
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from timerstore._engine.base.native import lib
 from timerstore._engine.format.filler_record import RECORD_FIXED_BYTES
 
 # --- multiset ---
@@ -145,18 +145,8 @@ SCAN_DTYPE: np.dtype[np.void] = np.dtype(
 )
 
 
-class RecordKind(IntEnum):
-    """The kind of a scanned record, numbered as enum ts_kind of native/api."""
-
-    ORDINARY = 0
-    TIMER = 1
-    DELETE = 2
-    DELIVERED = 3
-    LEVEL = 4
-    LEVEL_DELIVERED = 5
-    UNUSABLE = 6
-    LEVEL_UNUSABLE = 7
-
+IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
+"""The kinds of the records of the timer topic."""
 
 _IDS_ALWAYS_ALLOWED = 1 << 24  # the states of so many timers take 4 MB
 
@@ -178,7 +168,7 @@ def has_impossible_offset(scan: Scan) -> Mask:
     Such a record is damaged, and a fold would take memory for all ids up to it. An impossible id in
     TS_ID is not damage: a client may send any id to a broker.
     """
-    is_queued = np.isin(scan["kind"], (RecordKind.TIMER, RecordKind.DELETE, RecordKind.UNUSABLE))
+    is_queued = np.isin(scan["kind"], IN_TIMER_TOPIC)
     impossible: Mask = is_queued & (scan["queue_offset"] > timer_id_limits(scan))
     return impossible
 
@@ -195,6 +185,6 @@ def delivered_level_places(records: Scan, store_id: int) -> Int64:
 
     Use it only for a part of the log in which no broker wrote.
     """
-    is_named = (records["kind"] == RecordKind.LEVEL_DELIVERED) & (records["timer_id"] >= 0)
+    is_named = (records["kind"] == lib.TS_KIND_LEVEL_DELIVERED) & (records["timer_id"] >= 0)
     places: Int64 = records["timer_id"][is_named & (records["store_id"] == store_id)]
     return places

@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import counts_json
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.log_recovery import first_offsets
-from timerstore._engine.log.scanned_records import Scan
+from timerstore._engine.log.scanned_records import IN_TIMER_TOPIC, Scan
 from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.segments import Segments
@@ -78,10 +77,8 @@ class TimerRestore(NotCopyable):
         A wheel of an older version has no checksums. If it was damaged, it may have fewer units.
         More units do no harm, because the states say which messages are pending.
         """
-        kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
-        put = timer_recovery.timer_route(self._routes).queue.count + int(
-            np.isin(scanned["kind"], kinds).sum()
-        )
+        added = int(np.isin(scanned["kind"], IN_TIMER_TOPIC).sum())
+        put = timer_recovery.timer_route(self._routes).queue.count + added
         linked = int(states.native.pending) - (put - mark.timer_queue_offset)
         try:
             linked -= self._far.count_pending(states.native, self._segments.begin)

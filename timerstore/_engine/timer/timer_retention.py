@@ -16,7 +16,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import timer_unit
-from timerstore._engine.log.scanned_records import SCAN_DTYPE, Scan
+from timerstore._engine.log.scanned_records import IN_TIMER_TOPIC, SCAN_DTYPE, Scan
 from timerstore._engine.log.timer_states import which_wait
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
@@ -60,7 +60,6 @@ from timerstore.errors import CorruptError, FullError
 _BATCH = 4096  # records read in one step
 _HOLD = 256  # records placed in one critical section
 _SCRATCH_BYTES = 1 << 16
-_IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
 
 
 class Relocator(NotCopyable):
@@ -138,7 +137,7 @@ class Relocator(NotCopyable):
 
     def _pending(self, found: Scan) -> Records:
         """Return those of these records that are the newest copies of pending messages."""
-        found = found[np.isin(found["kind"], _IN_TIMER_TOPIC)]
+        found = found[np.isin(found["kind"], IN_TIMER_TOPIC)]
         is_timer = found["kind"] == lib.TS_KIND_TIMER
         states = self._states
         ids = states.ids_of(found, self._store_id)

@@ -29,7 +29,6 @@ from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.log.fold import Fold, fold
 from timerstore._engine.log.scanned_records import (
     SCAN_DTYPE,
-    RecordKind,
     Scan,
     has_impossible_offset,
 )
@@ -74,7 +73,7 @@ def cancelled_offsets(
         return np.empty(0, np.int64)
     scanned = scan_all(store, shard, on_corrupt)
     found = fold(scanned, store.store_id)
-    timers = scanned[scanned["kind"] == RecordKind.TIMER]
+    timers = scanned[scanned["kind"] == lib.TS_KIND_TIMER]
     is_own = (timers["timer_id"] >= 0) & np.isin(
         timers["store_id"], np.array(found.store_ids, np.uint32)
     )
@@ -342,7 +341,7 @@ def _from_log(store: Snapshot, shard: int, on_corrupt: OnCorrupt) -> PendingSet:
             where=f"{store.tree.commit_log} offset {at}",
         )
     found = fold(scanned, known_id=store.store_id)
-    there = scanned["queue_offset"][scanned["kind"] == RecordKind.TIMER]
+    there = scanned["queue_offset"][scanned["kind"] == lib.TS_KIND_TIMER]
     copies = scanned["queue_offset"][found.rows_pending]
     sources = np.isin(found.ids_pending, there)
     queue_offsets = np.unique(np.where(sources, found.ids_pending, copies))
@@ -355,7 +354,7 @@ def _levels(store: Snapshot, scanned: Scan, found: Fold) -> tuple[Int64Array, In
     A due time is that of the queue's unit. Without one it follows from the default delays.
     """
     rows = scanned[found.level_rows_pending]
-    rows = rows[rows["kind"] == RecordKind.LEVEL]
+    rows = rows[rows["kind"] == lib.TS_KIND_LEVEL]
     delays = np.array(parse_level_delays(StoreConfig().level_delays), np.int64)
     level = np.clip(rows["delay_level"], 1, len(delays))
     due_ms = rows["store_ms"] + delays[level - 1]

@@ -78,14 +78,14 @@ def test_level_messages_are_pending_or_delivered(name: str, log: Log, found: Fol
         if line["kind"] == "level":
             key = line["msg_id"]
             assert waiting[key] == (0 if out[key] else 1), line
-    assert found.level_delivered_count == len(out)
+    assert len(found.level_places_done) == len(out)
 
 
 def test_doubled_deliveries_are_found(name: str, log: Log, found: Fold) -> None:
     doubled = [log[row] for row in found.duplicate_rows]
     levels = sum(kind_of(record) == RecordKind.LEVEL_DELIVERED for record in doubled)
     wanted = (81, 29) if name == "doubled-by-broker" else (0, 0)
-    assert (found.duplicate_count, levels) == wanted
+    assert (len(found.duplicate_rows), levels) == wanted
     surplus = counted(log, RecordKind.DELIVERED) + counted(log, RecordKind.LEVEL_DELIVERED)
     surplus.subtract(set(surplus))
     assert Counter(key_of(record) for record in doubled) == +surplus

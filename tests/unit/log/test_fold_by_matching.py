@@ -29,7 +29,7 @@ def test_two_sends_with_equal_key_and_time_are_two_messages(log: SyntheticLog) -
     assert timer_states(log) == ([1], [0], [])
     log.delivered("a")
     assert timer_states(log) == ([], [0, 1], [])
-    assert fold(log.scan).duplicate_count == 0
+    assert len(fold(log.scan).duplicate_rows) == 0
 
 
 def test_duplicate_deliveries_are_reported_by_row(log: SyntheticLog) -> None:
@@ -54,7 +54,7 @@ def test_delivery_without_source_is_an_orphan(log: SyntheticLog) -> None:
     log.timer("gone")
     found = fold(log.scan)
     assert found.orphan_rows.tolist() == [orphan]
-    assert found.duplicate_count == 0
+    assert len(found.duplicate_rows) == 0
     assert found.ids_pending.tolist() == [0]
 
 
@@ -112,7 +112,7 @@ def test_rolled_copies_without_a_source_are_one_message() -> None:
     assert timer_states(log) == ([42], [], [])
     log.delivered("a")
     assert timer_states(log) == ([], [42], [])
-    assert fold(log.scan).duplicate_count == 0
+    assert len(fold(log.scan).duplicate_rows) == 0
 
 
 def test_unusable_records_are_reported(log: SyntheticLog) -> None:
@@ -133,7 +133,7 @@ def test_delete_cancels_by_key_of_either_form(log: SyntheticLog, value: str) -> 
     log.timer("b")
     log.delete(value)
     assert timer_states(log) == ([1], [], [0])
-    assert fold(log.scan).cancelled_count == 1
+    assert len(fold(log.scan).ids_cancelled) == 1
 
 
 def test_delete_cancels_all_messages_of_its_slot_only(log: SyntheticLog) -> None:

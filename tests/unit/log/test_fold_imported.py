@@ -43,7 +43,7 @@ def test_two_equal_imported_messages_have_separate_ids(log: SyntheticLog) -> Non
     assert timer_states(log) == ([0, 1], [2], [])
     log.delivered("a")
     assert timer_states(log) == ([0], [1, 2], [])
-    assert fold(log.scan).duplicate_count == 0
+    assert len(fold(log.scan).duplicate_rows) == 0
 
 
 def test_brokers_roll_of_a_cancelled_import_stays_cancelled(log: SyntheticLog) -> None:
@@ -107,7 +107,7 @@ def test_levels_are_matched_by_key_and_level(log: SyntheticLog) -> None:
     log.level("a", 4, delivered=True)
     found = fold(log.scan)
     assert found.level_rows_pending.tolist() == [first, other]
-    assert found.level_delivered_count == 1
+    assert len(found.level_places_done) == 1
     duplicate = log.level("a", 4, delivered=True)
     assert second < other < duplicate
     assert fold(log.scan).duplicate_rows.tolist() == [duplicate]
@@ -125,7 +125,7 @@ def test_retry_of_a_brokers_timer_is_a_level_delivery(log: SyntheticLog) -> None
     log.level("a", 3)
     log.delivered("a", level=3)
     found = fold(log.scan)
-    assert (found.level_rows_pending.tolist(), found.level_delivered_count) == ([pending], 1)
+    assert (found.level_rows_pending.tolist(), len(found.level_places_done)) == ([pending], 1)
     assert len(found.orphan_rows) == 0
 
 
@@ -152,7 +152,7 @@ def test_retry_with_an_own_mark_delivers_its_own_source(log: SyntheticLog) -> No
     assert fold(log.scan).level_rows_pending.tolist() == [retry]
     log.level("a", 3, delivered=True, names=0)
     found = fold(log.scan)
-    assert (found.level_rows_pending.tolist(), found.duplicate_count) == ([], 0)
+    assert (found.level_rows_pending.tolist(), len(found.duplicate_rows)) == ([], 0)
 
 
 def test_mark_of_another_message_is_ignored(log: SyntheticLog) -> None:
@@ -170,7 +170,7 @@ def test_retry_of_an_own_timer_is_a_level_delivery(log: SyntheticLog) -> None:
     log.level("a", 3)
     log.delivered("a", own=(OURS, 0), level=3)
     found = fold(log.scan)
-    assert (found.level_rows_pending.tolist(), found.duplicate_count) == ([], 0)
+    assert (found.level_rows_pending.tolist(), len(found.duplicate_rows)) == ([], 0)
     duplicate = log.delivered("a", own=(OURS, 0), level=3)
     assert fold(log.scan).duplicate_rows.tolist() == [duplicate]
 

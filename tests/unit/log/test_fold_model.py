@@ -81,7 +81,9 @@ def test_matching_agrees_with_the_model(events: list[Event]) -> None:
     for event in events:
         write(log, event)
     found = fold(log.scan)
-    assert (*timer_states(log), found.duplicate_count, len(found.orphan_rows)) == modelled(events)
+    assert (*timer_states(log), len(found.duplicate_rows), len(found.orphan_rows)) == modelled(
+        events
+    )
 
 
 # --- histories of a store ---
@@ -137,7 +139,7 @@ class Life:
         rows = {message["id"]: message["row"] for message in self.messages}
         for timer_id, row in zip(found.ids_pending, found.rows_pending, strict=True):
             assert rows[int(timer_id)] == row
-        assert found.duplicate_count == len(found.orphan_rows) == 0
+        assert len(found.duplicate_rows) == len(found.orphan_rows) == 0
         assert found.next_id == self.log.next_queue_offset
 
 

@@ -15,7 +15,7 @@ def test_second_delivery_of_an_id_delivers_a_message_that_was_sent_on(log: Synth
     sent_on, pending = log.timer("b"), log.timer("c")
     log.delivered("b", own=(OURS, first))
     assert timer_states(log) == ([pending], [first, sent_on], [])
-    assert fold(log.scan).duplicate_count == 0
+    assert len(fold(log.scan).duplicate_rows) == 0
     again = log.delivered("b", own=(OURS, first))
     duplicate = log.delivered("a", own=(OURS, first))
     assert fold(log.scan).duplicate_rows.tolist() == [again, duplicate]
@@ -27,7 +27,7 @@ def test_delivery_of_a_gone_id_delivers_a_message_that_was_sent_on() -> None:
     sent_on = log.timer("b")
     log.delivered("b", own=(OURS, 3))
     assert timer_states(log) == ([40], [3, sent_on], [])
-    assert fold(log.scan).duplicate_count == 0
+    assert len(fold(log.scan).duplicate_rows) == 0
 
 
 def test_brokers_roll_of_a_sent_on_message_is_one_message() -> None:
@@ -54,7 +54,7 @@ def test_sent_on_message_with_a_roll_count_is_no_copy_of_the_first(log: Syntheti
     assert timer_states(log) == ([sent_on], [first], [])
     log.delivered("a", 2000, own=(OURS, first))  # by a broker
     assert timer_states(log) == ([], [first, sent_on], [])
-    assert fold(log.scan).duplicate_count == 0
+    assert len(fold(log.scan).duplicate_rows) == 0
 
 
 def test_sent_on_message_with_a_roll_count_is_separate_when_only_a_delivery_is_left() -> None:
@@ -79,7 +79,7 @@ def test_brokers_roll_of_an_own_timer_keeps_its_id() -> None:
         assert set(found.ids_pending.tolist()) == pending
         assert found.ids_delivered.tolist() == ([source] if evidence == "delivered" else [])
         assert found.ids_cancelled.tolist() == ([source] if evidence == "delete" else [])
-        assert (found.duplicate_count, len(found.orphan_rows)) == (0, 0)
+        assert (len(found.duplicate_rows), len(found.orphan_rows)) == (0, 0)
 
 
 @pytest.mark.parametrize("is_delete", [False, True])
@@ -93,7 +93,7 @@ def test_copy_of_a_sent_on_message_is_decided_by_the_id_of_its_original(*, is_de
     else:
         log.delivered("b", own=(OURS, 30))
         assert timer_states(log) == ([own], [30, copy], [])
-    assert (fold(log.scan).duplicate_count, len(fold(log.scan).orphan_rows)) == (0, 0)
+    assert (len(fold(log.scan).duplicate_rows), len(fold(log.scan).orphan_rows)) == (0, 0)
 
 
 def test_two_equal_sent_on_messages_are_two_messages() -> None:

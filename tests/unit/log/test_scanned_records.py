@@ -24,7 +24,9 @@ def test_fold_of_an_empty_log_is_empty(log: SyntheticLog) -> None:
     found = fold(log.scan)
     assert timer_states(log) == ([], [], [])
     assert (found.store_id, found.store_ids, found.next_id) == (None, (), 0)
-    assert (found.duplicate_count, found.cancelled_count, found.level_delivered_count) == (0, 0, 0)
+    assert (
+        len(found.duplicate_rows) == len(found.ids_cancelled) == len(found.level_places_done) == 0
+    )
 
 
 def test_fold_rejects_another_dtype_and_another_order(log: SyntheticLog) -> None:

@@ -304,17 +304,6 @@ class Fold:
     """Messages of delay levels that are not delivered yet."""
     level_places_done: Int64
     """Places of level messages that need no delivery, ascending. Includes unusable records."""
-    level_delivered_count: int
-
-    @property
-    def cancelled_count(self) -> int:
-        """Number of cancelled messages."""
-        return len(self.ids_cancelled)
-
-    @property
-    def duplicate_count(self) -> int:
-        """Number of deliveries in excess of their sources."""
-        return len(self.duplicate_rows)
 
 
 def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -> Fold:
@@ -369,7 +358,6 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
         unusable_rows=np.flatnonzero(scan["kind"] == lib.TS_KIND_UNUSABLE),
         level_rows_pending=levels.pending_rows,
         level_places_done=levels.places_done,
-        level_delivered_count=levels.delivered_count,
     )
 
 

@@ -245,7 +245,6 @@ class MatchedLevels(NamedTuple):
     """The result of `match_levels`."""
 
     pending_rows: Rows
-    delivered_count: int
     places_done: Int64
     """Places of messages that need no delivery, ascending."""
     duplicate_rows: Rows
@@ -284,7 +283,6 @@ def match_levels(scan: Scan, orphan_rows: Rows, timer_duplicate_rows: Rows) -> M
     explained = np.setdiff1d(unexplained[1], in_excess)
     return MatchedLevels(
         pending_rows=pending,
-        delivered_count=len(sources) - len(pending),
         places_done=np.sort(places_of(scan[done])),
         duplicate_rows=np.setdiff1d(group.rows[found.duplicate], unexplained[1]),
         orphan_rows=np.concatenate(

@@ -60,7 +60,7 @@ from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.read.query import Querier
 from timerstore._engine.recovery.log_tail import LogTail
-from timerstore._engine.recovery.recovery import Recovered, recover
+from timerstore._engine.recovery.recovery import Recovered, Recovery
 from timerstore._engine.recurring.planner import Definitions
 from timerstore._engine.recurring.recurring_calls import RecurringCalls
 from timerstore._engine.storage.directory import Directory
@@ -118,7 +118,7 @@ class Engine(NotCopyable):
         self.directory = Directory(self.disk, root)
         try:
             forget_below(root)
-            recovered = recover(self.disk, self.directory, config, clock)
+            recovered = Recovery(self.disk, self.directory, config, clock).run()
             self.config = recovered.config
             self.store_id = recovered.store_id
             self.imported = recovered.imported
@@ -173,7 +173,7 @@ class Engine(NotCopyable):
         tail.read_leases(self.lease_progress)
         self.definitions = Definitions(self.disk, tree, self.log, recovered.definitions)
         self.definitions.recover(tail.batches, tail.properties_at)
-        self.timer_log.linked_through(recovered.start.timer_queue_offset - 1)
+        self.timer_log.linked_through(recovered.timer_queue_offset - 1)
         self.id_prefix = self._identify()
 
     def _identify(self) -> str:
@@ -222,7 +222,7 @@ class Engine(NotCopyable):
             self.open_slot,
             self.checkpoint,
             self.linker,
-            recovered.start.timer_queue_offset,
+            recovered.timer_queue_offset,
             threads=threads,
         )
         self.fair_queue = self.pipeline.dequeue_put.fair_queue

@@ -143,10 +143,6 @@ class LevelCursors:
             for begin, end in ((0, cursor), *zip(ranges[::2], ranges[1::2], strict=True)):
                 queue.add(begin, end)
 
-    def clear(self) -> None:
-        """Remove all cursors and ranges."""
-        self._queues.clear()
-
 
 # --- level guard ---
 # Find the part of the log that pending messages of the delay levels need.

@@ -75,7 +75,8 @@ class Recovered(NamedTuple):
     log_end: int
     dispatch_from: int
     """Log offset from which records are dispatched again."""
-    start: timer_recovery.Start
+    timer_queue_offset: int
+    """Queue offset of the next record of the timer topic to be linked."""
     store_id: int
     mark: Watermark | None
     """The watermark that recovery continued from, None after a rebuild."""
@@ -83,24 +84,17 @@ class Recovered(NamedTuple):
     """The fold of the whole log, None if the store is empty or was not rebuilt."""
 
 
-def recover(
-    disk: Disk, directory: Directory, config: StoreConfig | None, clock: Clock
-) -> Recovered:
-    """Recover the store in a directory that this process has locked.
-
-    Raises:
-        ConfigError: the directory is a backup, or the configuration does not fit its files.
-        CorruptError: the commit log is damaged.
-    """
-    return Recovery(disk, directory, config, clock).run()
-
-
 class Recovery(NotCopyable):
-    """One recovery of one store."""
+    """One recovery of one store, in a directory that this process has locked."""
 
     def __init__(
         self, disk: Disk, directory: Directory, config: StoreConfig | None, clock: Clock
     ) -> None:
+        """Read the side files and check their versions; nothing is changed.
+
+        Raises:
+            ConfigError: the directory is a backup, or the configuration does not fit its files.
+        """
         self._disk = disk
         self._directory = directory
         self._tree: Tree = directory.tree
@@ -118,7 +112,11 @@ class Recovery(NotCopyable):
         self._clock = clock
 
     def run(self) -> Recovered:
-        """Mark the directory as open, restore the parts of the store, and return them."""
+        """Mark the directory as open, restore the parts of the store, and return them.
+
+        Raises:
+            CorruptError: the commit log is damaged.
+        """
         config, tree, disk = self._config, self._tree, self._disk
         was_open = self._directory.was_open
         wheel_is_ours = is_left_open(disk, tree.timer_wheel, config.wheel_slot_count)
@@ -177,7 +175,7 @@ class Recovery(NotCopyable):
         *,
         log_end: int,
         dispatch_from: int,
-        start: timer_recovery.Start,
+        timer_queue_offset: int,
         store_id: int,
         mark: Watermark | None,
         imported: Fold | None,
@@ -197,7 +195,7 @@ class Recovery(NotCopyable):
             append_lock=self._append_lock,
             log_end=log_end,
             dispatch_from=dispatch_from,
-            start=start,
+            timer_queue_offset=timer_queue_offset,
             store_id=store_id,
             mark=mark,
             imported=imported,
@@ -237,8 +235,7 @@ class Recovery(NotCopyable):
         if self._mark is None or self._disk.file_bytes(path) is None:
             return
         if not has_length(self._disk, path, self._config.wheel_slot_count):
-            self._disk.unlink(path)
-            self._disk.sync_directory(self._tree.root)
+            self._disk.remove(path)
 
     def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
         """Continue from a watermark; None if side files do not fit it or a broker wrote since."""
@@ -274,7 +271,6 @@ class Recovery(NotCopyable):
             self._checks.report_cut(end, fault)
             settle_end(segments, mark.log_end, end)
             reach("recover_log_settled")
-        if is_unclean:
             for route in self._routes.by_index:
                 route.queue.cut()
                 route.queue.mark_dirty()
@@ -297,7 +293,7 @@ class Recovery(NotCopyable):
         return self._recovered(
             log_end=end,
             dispatch_from=mark.log_end,
-            start=timer_recovery.Start(mark.timer_queue_offset, mark.replay_slot),
+            timer_queue_offset=mark.timer_queue_offset,
             store_id=mark.store_id,
             mark=mark,
             imported=None,
@@ -343,8 +339,7 @@ class Recovery(NotCopyable):
         if self._mark is not None:
             self._forget_mark()  # after the cut: without it a torn tail may look like damage
         if disk.exists(tree.timer_damaged):  # not needed: the timer is rebuilt in any case
-            disk.unlink(tree.timer_damaged)
-            disk.sync_directory(tree.side)
+            disk.remove(tree.timer_damaged)
         reach("recover_rebuild_begun")
         found = fold(scanned, known_id=before.store_id if before else None)
         store_id = found.store_id or (before.store_id if before else 0) or secrets.randbits(32) | 1
@@ -353,7 +348,6 @@ class Recovery(NotCopyable):
             timers[0] = max(timers.get(0, 0), before.timer_id_end)
         self._states.open_file(disk, tree.state, is_new=True)
         timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
-        self._levels.clear()
         self._levels.done(found.level_places_done)
         level_pending.fold_from_empty(self._routes, scanned["route"][found.level_rows_pending])
         self._build_ids(store_id, end)
@@ -369,7 +363,7 @@ class Recovery(NotCopyable):
         return self._recovered(
             log_end=end,
             dispatch_from=begin,
-            start=timer_recovery.Start(queue.min_offset, now_slot),
+            timer_queue_offset=queue.min_offset,
             store_id=store_id,
             mark=None,
             imported=found if len(scanned) else None,
@@ -381,8 +375,7 @@ class Recovery(NotCopyable):
 
     def _forget_mark(self) -> None:
         """Remove the watermark, so that any later opening rebuilds from the log. Durable."""
-        self._disk.unlink(self._tree.watermark)
-        self._disk.sync_directory(self._tree.side)
+        self._disk.remove(self._tree.watermark)
         self._mark = None
 
     def _durable_end(self, staged: StagedBytes, end: int, fault: int) -> int:
@@ -390,14 +383,12 @@ class Recovery(NotCopyable):
         if self._mark is not None:
             durable, source = self._mark.log_end, self._tree.watermark
         else:
-            durable, source = self._counted_end(), self._tree.counts
+            # The counts file names the durable end too, for when the watermark is lost.
+            durable = counts_json.log_end(self._disk.read_small(self._tree.counts))
+            source = self._tree.counts
         self._checks.refuse_damage_below(durable, source, end, fault)
         self._checks.refuse_damage_below(staged.durable_end, self._tree.staging, end, fault)
         return max(durable, staged.durable_end)
-
-    def _counted_end(self) -> int:
-        """Return the durable end of the log in the counts file, for when the watermark is lost."""
-        return counts_json.log_end(self._disk.read_small(self._tree.counts))
 
     def _known_counts(self) -> counts_json.Pending:
         """Return the count of each queue at the watermark, as far as it is still known."""

@@ -305,8 +305,7 @@ class FarWheel(NotCopyable):
         """Remove the table, so that the next opening rebuilds the far wheel from the log."""
         path = self._tree.far_table(self.number)
         if self.number and self._disk.exists(path):
-            self._disk.unlink(path)
-            self._disk.sync_directory(path.parent)
+            self._disk.remove(path)
 
     def overflow_offsets(self, view: Any, rows: Records) -> Int64Array:
         """Return the log offsets of the messages that a table has in the overflow."""

@@ -10,8 +10,6 @@ Raises: CorruptError if a chain is broken before the watermark's `timer_log_end`
 See also: docs/exactly-once.md
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from timerstore._engine.base.failpoints import reach
@@ -25,13 +23,6 @@ from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import Wheel
-
-
-class Start(NamedTuple):
-    """The point from which the timer continues."""
-
-    timer_queue_offset: int
-    replay_slot: int
 
 
 def cut_back(wheel: Wheel, timer_log: TimerLog, mark: Watermark) -> None:

@@ -17,7 +17,6 @@ def test_store_files_have_their_names():
         "timerwheel": store.timer_wheel,
         "checkpoint": store.checkpoint,
         "abort": store.abort,
-        "abort.bak": store.abort_backup,
         "lock": store.lock,
         "config/topics.json": store.topics_json,
         "config/topics.json.bak": store_paths.backup_of(store.topics_json),

@@ -135,11 +135,75 @@ def is_index_name(name: str) -> bool:
     return _INDEX.fullmatch(name) is not None
 
 
+class _Below:
+    """A path of every store, below its root."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tree: "Tree", _kind: type) -> Path:
+        return tree.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """All paths of one store."""
 
     root: Path
+
+    commit_log = _Below("commitlog")
+    """Folder of the commit log."""
+    queues = _Below("consumequeue")
+    """Folder of all consume queues."""
+    index = _Below("index")
+    """Folder of the key index."""
+    timer_log = _Below("timerlog")
+    """Folder of the timer log."""
+    timer_wheel = _Below("timerwheel")
+    """The timing wheel."""
+    checkpoint = _Below("checkpoint")
+    """The broker's checkpoint."""
+    abort = _Below("abort")
+    """Exists while the store is open. Found at opening, it shows that there was no close."""
+    lock = _Below("lock")
+    """The process lock."""
+    config = _Below("config")
+    """Folder of topics, timer checkpoint and metrics."""
+    topics_json = _Below("config/topics.json")
+    """Topics and their queue counts."""
+    consumer_offset_json = _Below("config/consumerOffset.json")
+    """Committed offsets of consumer groups."""
+    recurring_json = _Below("config/timerstoreRecurring.json")
+    """Recurring messages; a broker does not read it."""
+    delay_offset_json = _Below("config/delayOffset.json")
+    """Offset that a broker delivers next, for each delay level."""
+    timer_check = _Below("config/timercheck")
+    """The timer's checkpoint."""
+    timer_metrics = _Below("config/timermetrics")
+    """Pending counts by topic."""
+    side = _Below("timerstore")
+    """Folder of the side files that a broker does not read."""
+    watermark = _Below("timerstore/watermark")
+    """The last checkpoint: what recovery may trust."""
+    state = _Below("timerstore/state")
+    """State of every timer id, a cache."""
+    staging = _Below("timerstore/staging")
+    """Appended bytes on their way to the commit log."""
+    index_position = _Below("timerstore/index")
+    """How much of the log the key index covers, and checksums of its files."""
+    ingest_ledger = _Below("timerstore/ingest")
+    """The ingest ledger, a cache."""
+    wheel_checks = _Below("timerstore/wheel")
+    """Checksums of the sectors of the wheel's file."""
+    timer_damaged = _Below("timerstore/timer_damaged")
+    """Exists if a service found damage in the timer log, or a unit of a wrong record.
+
+    The next opening then rebuilds the timer log and the far wheel.
+    """
+    far_log = _Below("timerstore/far")
+    """Folder of the far wheel's units."""
+    counts = _Below("timerstore/counts")
+    """Pending counts, a cache."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -153,16 +217,6 @@ class Tree:
             self.side,
         )
 
-    @property
-    def commit_log(self) -> Path:
-        """Folder of the commit log."""
-        return self.root / "commitlog"
-
-    @property
-    def queues(self) -> Path:
-        """Folder of all consume queues."""
-        return self.root / "consumequeue"
-
     def topic(self, topic: str) -> Path:
         """Folder of one topic's queues."""
         return self.queues / topic_component(topic)
@@ -173,136 +227,13 @@ class Tree:
             raise ValueError(f"queue: wanted 0 to {QUEUE_COUNT_MAX - 1}, got {queue_id}")
         return self.topic(topic) / str(queue_id)
 
-    @property
-    def index(self) -> Path:
-        """Folder of the key index."""
-        return self.root / "index"
-
-    @property
-    def timer_log(self) -> Path:
-        """Folder of the timer log."""
-        return self.root / "timerlog"
-
-    @property
-    def timer_wheel(self) -> Path:
-        """The timing wheel."""
-        return self.root / "timerwheel"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The broker's checkpoint."""
-        return self.root / "checkpoint"
-
-    @property
-    def abort(self) -> Path:
-        """Exists while the store is open. Found at opening, it shows that there was no close."""
-        return self.root / "abort"
-
-    @property
-    def abort_backup(self) -> Path:
-        """The broker's older copy of `abort`."""
-        return self.root / "abort.bak"
-
-    @property
-    def lock(self) -> Path:
-        """The process lock."""
-        return self.root / "lock"
-
-    @property
-    def config(self) -> Path:
-        """Folder of topics, timer checkpoint and metrics."""
-        return self.root / "config"
-
-    @property
-    def topics_json(self) -> Path:
-        """Topics and their queue counts."""
-        return self.config / "topics.json"
-
-    @property
-    def consumer_offset_json(self) -> Path:
-        """Committed offsets of consumer groups."""
-        return self.config / "consumerOffset.json"
-
-    @property
-    def recurring_json(self) -> Path:
-        """Recurring messages; a broker does not read it."""
-        return self.config / "timerstoreRecurring.json"
-
-    @property
-    def delay_offset_json(self) -> Path:
-        """Offset that a broker delivers next, for each delay level."""
-        return self.config / "delayOffset.json"
-
-    @property
-    def timer_check(self) -> Path:
-        """The timer's checkpoint."""
-        return self.config / "timercheck"
-
-    @property
-    def timer_metrics(self) -> Path:
-        """Pending counts by topic."""
-        return self.config / "timermetrics"
-
-    @property
-    def side(self) -> Path:
-        """Folder of the side files that a broker does not read."""
-        return self.root / "timerstore"
-
-    @property
-    def watermark(self) -> Path:
-        """The last checkpoint: what recovery may trust."""
-        return self.side / "watermark"
-
-    @property
-    def state(self) -> Path:
-        """State of every timer id, a cache."""
-        return self.side / "state"
-
-    @property
-    def staging(self) -> Path:
-        """Appended bytes on their way to the commit log."""
-        return self.side / "staging"
-
-    @property
-    def index_position(self) -> Path:
-        """How much of the log the key index covers, and checksums of its files."""
-        return self.side / "index"
-
     def ids(self, number: int) -> Path:
         """Return the path of a file of known message ids, a cache."""
         return self.side / f"ids-{number}"
 
-    @property
-    def ingest_ledger(self) -> Path:
-        """The ingest ledger, a cache."""
-        return self.side / "ingest"
-
-    @property
-    def wheel_checks(self) -> Path:
-        """Checksums of the sectors of the wheel's file."""
-        return self.side / "wheel"
-
-    @property
-    def timer_damaged(self) -> Path:
-        """Exists if a service found damage in the timer log, or a unit of a wrong record.
-
-        The next opening then rebuilds the timer log and the far wheel.
-        """
-        return self.side / "timer_damaged"
-
-    @property
-    def far_log(self) -> Path:
-        """Folder of the far wheel's units."""
-        return self.side / "far"
-
     def far_table(self, number: int) -> Path:
         """Return the path of a table of far slots; two files are written alternately."""
         return self.side / f"far-{number % 2}"
-
-    @property
-    def counts(self) -> Path:
-        """Pending counts, a cache."""
-        return self.side / "counts"
 
 
 def backup_of(path: Path) -> Path:

@@ -28,7 +28,7 @@ from timerstore._engine.maintenance.store_view import (
     UnitOrder,
     UnitRun,
     at_offset,
-    first_byte,
+    check_zeros,
     place,
 )
 from timerstore._engine.queues.index_file import ENTRY_BYTES, HEADER_BYTES, Geometry, IndexFile
@@ -43,9 +43,6 @@ from timerstore.types.reports import Problem
 
 # --- check queues ---
 # Check consume queues: each record's unit is in its queue, as dispatch writes it.
-
-
-_PIECE_BYTES = 1 << 20
 
 
 class QueueCheck(NotCopyable):
@@ -116,9 +113,6 @@ class QueueCheck(NotCopyable):
                 "nothing",
             )
 
-    def _where(self, route: Route, queue_offset: int) -> str:
-        return place_in_queue(self._view.tree, route, queue_offset * UNIT_BYTES, self._file_bytes)
-
     def check_ends(self, end: int, *, is_damaged: bool) -> None:
         """Check that the queues of an open store end with the last record of the log."""
         engine = self._view.engine
@@ -144,34 +138,22 @@ class QueueCheck(NotCopyable):
                 f"{last} units",
                 queue.count,
             )
-        offset = queue.count * UNIT_BYTES
-        while True:
-            try:
-                offset, data = queue.read_tail(offset, _PIECE_BYTES)
-            except TimerStoreError as error:
-                where = place_in_queue(self._view.tree, route, offset, self._file_bytes)
-                self._findings.raised("queue", where, error)
-                return
-            if not data:
-                return
-            at = first_byte(data)
-            if at is not None:
-                where = place_in_queue(self._view.tree, route, offset + at, self._file_bytes)
-                add_not_zero(self._findings, "queue", where, data[at:])
-                return
-            offset += len(data)
+        check_zeros(
+            self._findings,
+            "queue",
+            queue.read_tail,
+            lambda byte: self._where_byte(route, byte),
+            queue.count * UNIT_BYTES,
+        )
 
+    def _where(self, route: Route, queue_offset: int) -> str:
+        return self._where_byte(route, queue_offset * UNIT_BYTES)
 
-def place_in_queue(tree: Tree, route: Route, byte: int, file_bytes: int) -> str:
-    """Return the file of a queue that holds a byte, and the offset in it."""
-    at = byte % file_bytes
-    folder = tree.queue(route.topic, route.queue_id)
-    return at_offset(folder / segment_name(byte - at), at)
-
-
-def add_not_zero(findings: Findings, what: str, where: str, data: bytes) -> None:
-    """Add bytes past the end of a file's contents that are not zero."""
-    findings.add(f"{what}: bytes past the end", where, "zeros", data[:16].hex())
+    def _where_byte(self, route: Route, byte: int) -> str:
+        """Return the file of a queue that holds a byte, and the offset in it."""
+        at = byte % self._file_bytes
+        folder = self._view.tree.queue(route.topic, route.queue_id)
+        return at_offset(folder / segment_name(byte - at), at)
 
 
 def _is_other_delay(wanted: Any, got: Any) -> Any:
@@ -228,7 +210,10 @@ def check_log(view: StoreView) -> LogResult:
     walk.run(mark_end, end)
     at_end = Expected.of_walk(fold)
     walk.queues.check_ends(end, is_damaged=walk.is_damaged)
-    _check_log_tail(view.findings, engine, end)
+    segments = engine.log.segments
+    check_zeros(
+        view.findings, "commit log", engine.log.read_tail, lambda at: place(segments, at), end
+    )
     inherited = fold.inherited[counts[0] :], fold.levels.inherited[counts[1] :]
     return LogResult(walk.is_damaged, fold, at_mark, at_end, inherited, mark_end)
 
@@ -330,21 +315,6 @@ class _OrderCheck(NotCopyable):
                 f"log offset {unit['log_offset']}, {unit['size']} bytes, topic hash "
                 f"{unit['topic_hash']}, magic {unit['magic']}",
             )
-
-
-def _check_log_tail(findings: Findings, engine: LiveStore, end: int) -> None:
-    """Check that zeros follow the end of the log."""
-    offset = end
-    while True:
-        offset, data = engine.log.read_tail(offset, _PIECE_BYTES)
-        if not data:
-            return
-        at = first_byte(data)
-        if at is not None:
-            where = place(engine.log.segments, offset + at)
-            add_not_zero(findings, "commit log", where, data[at:])
-            return
-        offset += len(data)
 
 
 # --- check index ---

@@ -12,14 +12,14 @@ from timerstore._engine.base.sorted_values import are_in
 from timerstore._engine.format import far_table, timer_unit, wheel_checks, wheel_slot
 from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
 from timerstore._engine.maintenance import expected_states
-from timerstore._engine.maintenance.check_log import LogResult, add_not_zero
+from timerstore._engine.maintenance.check_log import LogResult
 from timerstore._engine.maintenance.store_view import (
     FarChains,
     LiveStore,
     StoreView,
     WheelCopy,
     at_offset,
-    first_byte,
+    check_zeros,
     place,
 )
 from timerstore._engine.storage.segments import Segments
@@ -323,7 +323,6 @@ def _check_far_units(view: StoreView, far: FarChains, table: FarTable) -> bool:
 
 
 _PIECE_UNITS = 16_384
-_PIECE_BYTES = 1 << 20
 
 
 def check_timer_log(view: StoreView, log: LogResult) -> None:
@@ -417,17 +416,8 @@ def _check_blank(view: StoreView, segments: Segments, pos: int) -> None:
 
 
 def _check_tail(view: StoreView, engine: LiveStore, segments: Segments) -> None:
-    offset = 0
-    while True:
+    def read(offset: int, size: int) -> tuple[int, bytes]:
         with engine.wheel.lock:  # nothing is appended while it is held
-            try:
-                offset, data = segments.read_data(max(offset, engine.timer_log.end), _PIECE_BYTES)
-            except TimerStoreError as error:
-                view.findings.raised("timer log", place(segments, offset), error)
-                return
-        if not data:
-            return
-        if (at := first_byte(data)) is not None:
-            add_not_zero(view.findings, "timer log", place(segments, offset + at), data[at:])
-            return
-        offset += len(data)
+            return segments.read_data(max(offset, engine.timer_log.end), size)
+
+    check_zeros(view.findings, "timer log", read, lambda at: place(segments, at))

@@ -8,7 +8,7 @@ check does nothing. A directory has no memory to compare with its files, and no 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -39,6 +39,7 @@ from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_log import TimerLog, pieces
 from timerstore._engine.timer.wheel import Wheel
+from timerstore.errors import TimerStoreError
 from timerstore.types.clock import Clock
 from timerstore.types.config import StoreConfig
 from timerstore.types.reports import Problem, Report
@@ -105,11 +106,32 @@ def at_offset(path: Path, offset: int) -> str:
 _ZEROS = bytes(1 << 20)
 
 
-def first_byte(data: bytes) -> int | None:
-    """Return the place of the first byte that is not zero; None if all are."""
-    if data == _ZEROS[: len(data)]:
-        return None
-    return len(data) - len(data.lstrip(b"\0"))
+def check_zeros(
+    findings: Findings,
+    what: str,
+    read: Callable[[int, int], tuple[int, bytes]],
+    where: Callable[[int], str],
+    offset: int = 0,
+) -> None:
+    """Check that only zeros follow the end of a file's contents.
+
+    `read(offset, size)` returns the first bytes from there on that are no hole, with their offset.
+    `where(offset)` names their place.
+    """
+    while True:
+        try:
+            offset, data = read(offset, len(_ZEROS))
+        except TimerStoreError as error:
+            findings.raised(what, where(offset), error)
+            return
+        if not data:
+            return
+        if data != _ZEROS[: len(data)]:
+            rest = data.lstrip(b"\0")
+            at = where(offset + len(data) - len(rest))
+            findings.add(f"{what}: bytes past the end", at, "zeros", rest[:16].hex())
+            return
+        offset += len(data)
 
 
 # --- store view ---

@@ -40,7 +40,7 @@ from timerstore._engine.base.service import Service
 from timerstore._engine.base.signal import Signals
 from timerstore._engine.format.handle import make_prefix
 from timerstore._engine.introspection.calendar import Calendar
-from timerstore._engine.introspection.explain import MessageRecords, TimerLocator, WheelExplainer
+from timerstore._engine.introspection.explain import WheelExplainer
 from timerstore._engine.leases.dead_letters import DeadLetterReader, Requeuer
 from timerstore._engine.leases.group_backlogs import GroupBacklogs
 from timerstore._engine.leases.half_messages import HalfMessages
@@ -352,12 +352,11 @@ class Engine(NotCopyable):
 
     def _make_explainer(self) -> WheelExplainer:
         """Build `explain`."""
-        config, clock, log, routes = self.config, self.clock, self.log, self.routes
-        records = MessageRecords(
-            config, clock, log, self.dispatch, routes, self.states, self.store_id
-        )
-        timers = TimerLocator(
-            config=config,
+        return WheelExplainer(
+            core=self.core,
+            dispatch=self.dispatch,
+            levels=self.levels,
+            level_pending=self.level_pending,
             timer_log=self.timer_log,
             far=self.far,
             wheel=self.wheel,
@@ -365,7 +364,6 @@ class Engine(NotCopyable):
             pending=self.pending,
             fair_queue=self.fair_queue,
         )
-        return WheelExplainer(self.core, records, self.levels, self.level_pending, timers)
 
     def consumer_context(self, call: Callable[..., Any]) -> ConsumerContext:
         """Return what consumers use; `call` runs a function as a call of the store."""

@@ -93,43 +93,65 @@ def _name_in(topic: object, message_id: object) -> Name:
     return Name(check_name("topic", topic), message_id)
 
 
-# --- message records ---
-# The records of one message in the log, and the history that they tell.
-#
+# --- explain ---
 # The records are found by message id, in the key index, or in the whole log if there is no index.
-#
-# Thread safety: any thread.
-# Raises: GoneError if retention removes a record during the call.
 
 
 _logger = logging.getLogger("timerstore.introspection")
 
-DELIVERED_KINDS = (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED, lib.TS_KIND_ORDINARY)
+_TRIES = 100
+_DELIVERED_KINDS = (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED, lib.TS_KIND_ORDINARY)
 _PENDING_KINDS = (lib.TS_KIND_TIMER, lib.TS_KIND_LEVEL)
+WAITS_TO_BE_HANDED_OVER = "its slot is read, it waits to be handed over"
 
 
-class MessageRecords:
-    """Finds the records of messages of one store."""
+class Explainer(ABC):
+    """Explains messages of one store."""
 
     def __init__(
         self,
         config: StoreConfig,
         clock: Clock,
         log: LogReader,
-        dispatch: DispatchedQueues,
         routes: Routes,
+        dispatch: DispatchedQueues,
         states: TimerStates,
         store_id: int,
+        levels: LevelCursors,
+        level_pending: LevelPending,
     ) -> None:
         self._config = config
         self._clock = clock
         self._log = log
-        self._dispatch = dispatch
         self._routes = routes
-        self.states = states
+        self._dispatch = dispatch
+        self._states = states
         self._store_id = store_id
+        self._levels = levels
+        self._level_pending = level_pending
 
-    def find(self, name: Name) -> Records:
+    def explain(self, name: Name) -> Explanation:
+        """Return where a message is, why it is not delivered yet, and its history."""
+        rows = self._find(name)
+        if not len(rows):
+            why = "the log has no record of it: never put, or removed by retention"
+            return Explanation(*name, "unknown", "nowhere", why)
+        last = rows[-1]
+        kind = int(last["kind"])
+        if kind == lib.TS_KIND_DELETE:
+            why = f"cancelled {self._at(last['store_ms'])}"
+            found = self._made(name, rows, "cancelled", "nowhere", why)
+        elif kind in _DELIVERED_KINDS:
+            found = self._delivered(name, rows)
+        elif kind == lib.TS_KIND_LEVEL:
+            found = self._on_level(name, rows)
+        else:
+            found = self._pending(name, rows)
+        return found
+
+    # --- its records ---
+
+    def _find(self, name: Name) -> Records:
         """Return all records of a message, in the order of the log."""
         log, index = self._log, self._dispatch.index
         wanted = f"{name.topic}+{name.message_id}".encode()
@@ -148,7 +170,7 @@ class MessageRecords:
                 _logger.warning("index=passed error=%r", str(error))
         if rows is None:
             rows = self._from_log(identity)
-        kinds = (*DELIVERED_KINDS, *_PENDING_KINDS, lib.TS_KIND_DELETE)
+        kinds = (*_DELIVERED_KINDS, *_PENDING_KINDS, lib.TS_KIND_DELETE)
         return rows[np.isin(rows["kind"], kinds)]
 
     def _from_index(self, index: Any, name: Name, identity: int, end: int) -> Records:
@@ -186,11 +208,8 @@ class MessageRecords:
         ]
         return np.concatenate(parts) if parts else np.empty(0, SCAN_DTYPE)
 
-    def history(self, rows: Records) -> tuple[HistoryEntry, ...]:
-        """Return the events that the records tell of, in order."""
-        return tuple(self._entries(rows))
-
-    def _entries(self, rows: Records) -> Iterator[HistoryEntry]:
+    def _history(self, rows: Records) -> Iterator[HistoryEntry]:
+        """Yield the events that the records tell of, in order."""
         rolls: dict[int, int] = {}  # number of rolls, by timer id
         moved_to = -1  # end of a delete record: a record there replaces the deleted one
         for k, row in enumerate(rows):
@@ -206,160 +225,19 @@ class MessageRecords:
                 what, due_ms = "put", 0
             elif offset == moved_to:
                 what = "rescheduled"
-            elif kind == lib.TS_KIND_TIMER and (timer_id := self.timer_id(row)) in rolls:
+            elif kind == lib.TS_KIND_TIMER and (timer_id := self._timer_id(row)) in rolls:
                 what = "rolled" if int(row["roll_times"]) > rolls[timer_id] else "moved"
             elif kind in (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED):
                 what = "delivered"
             else:
                 what = "put"
             if kind == lib.TS_KIND_TIMER:
-                rolls[self.timer_id(row)] = int(row["roll_times"])
+                rolls[self._timer_id(row)] = int(row["roll_times"])
             yield HistoryEntry(what, int(row["store_ms"]), offset, due_ms)
 
-    def timer_id(self, row: Records) -> int:
+    def _timer_id(self, row: Records) -> int:
         """Return the timer id of a record."""
-        return self.states.id_of(row, self._store_id)
-
-
-# --- timer location ---
-# Where a pending timer is: on the far wheel, in a slot of the wheel, or in the fair queue.
-#
-# Thread safety: any thread. A timer that moves during the call is found before or after its move,
-# or not at all.
-# Locking: the wheel's lock, for one slot at a time.
-
-
-class TimerLocator:
-    """Locates pending timers of one store."""
-
-    def __init__(
-        self,
-        config: StoreConfig,
-        timer_log: TimerLog,
-        far: FarWheel,
-        wheel: Wheel,
-        open_slot: OpenSlot,
-        pending: WheelPending,
-        fair_queue: FairQueue,
-    ) -> None:
-        self._config = config
-        self.timer_log = timer_log
-        self.far = far
-        self.wheel = wheel
-        self._open_slot = open_slot
-        self._pending = pending
-        self._fair_queue = fair_queue
-
-    def on_far_wheel(self, log_offset: int, due_ms: int) -> int | None:
-        """Return the slot of the far wheel that has the timer; None if it is not there.
-
-        This is the slot of its due time, or the last slot in use. A negative number means the
-        overflow chain.
-        """
-        far, wheel = self.far, self.wheel
-        with ExitStack() as stack:
-            with wheel.lock:
-                rows = far.table().rows
-                own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0]) // far.width
-                view = stack.enter_context(far.view())
-            last = rows["slot"].max(initial=own)
-            rows = rows[(rows["slot"] == own) | (rows["slot"] == last) | (rows["slot"] < 0)]
-            for slot, newest, *_ in rows.tolist():
-                for part in far.walk(view, slot, newest):
-                    if (part["log_offset"] == log_offset).any():
-                        return int(slot)
-        return None
-
-    def on_wheel(self, log_offset: int, due_ms: int) -> tuple[int, int, int] | None:
-        """Return the slot, the place in its chain and the chain's length; None if it is in no slot.
-
-        The slot of the due time is searched first, then every other one.
-        """
-        own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0])
-        for slot in self._slots(own):
-            with self.wheel.lock:
-                chain = list(self._pending.chain(slot))
-            offsets = np.concatenate([part["log_offset"] for part in chain])
-            places = np.flatnonzero(offsets == log_offset)
-            if len(places):
-                return slot, int(places[0]) + 1, len(offsets)
-        return None
-
-    def _slots(self, own: int) -> Iterator[int]:
-        wheel, open_slot = self.wheel, self._open_slot
-        yield own
-        at = open_slot.replay_slot(wheel.read_slot)
-        while True:
-            with wheel.lock:
-                slot = wheel.next_used(at, NO_SLOT)
-            if slot is None:
-                return
-            if slot != own:
-                yield slot
-            at = slot + 1
-
-    def in_fair_queue(self, topic: str, timer_id: int) -> tuple[int, float | None] | None:
-        """Return how many messages of the topic go before it, and the topic's rate per second.
-
-        None: the message is not in the fair queue.
-        """
-        return self._fair_queue.place(topic, timer_id)
-
-
-# --- explain ---
-
-
-_TRIES = 100
-
-
-class Explainer(ABC):
-    """Explains messages of one store."""
-
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        log: LogReader,
-        routes: Routes,
-        records: MessageRecords,
-        levels: LevelCursors,
-        level_pending: LevelPending,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._log = log
-        self._routes = routes
-        self._records = records
-        self._levels = levels
-        self._level_pending = level_pending
-
-    def explain(self, name: Name) -> Explanation:
-        """Return where a message is, why it is not delivered yet, and its history."""
-        for _ in range(_TRIES):
-            try:
-                return self._explain(name)
-            except GoneError as error:
-                gone = error  # it was moved or delivered during the call: look again
-        raise gone
-
-    def _explain(self, name: Name) -> Explanation:
-        rows = self._records.find(name)
-        if not len(rows):
-            why = "the log has no record of it: never put, or removed by retention"
-            return Explanation(*name, "unknown", "nowhere", why)
-        history = self._records.history(rows)
-        last = rows[-1]
-        kind = int(last["kind"])
-        if kind == lib.TS_KIND_DELETE:
-            why = f"cancelled {self._at(last['store_ms'])}"
-            found = self._made(name, rows, history, "cancelled", "nowhere", why)
-        elif kind in DELIVERED_KINDS:
-            found = self._delivered(name, rows, history)
-        elif kind == lib.TS_KIND_LEVEL:
-            found = self._on_level(name, rows, history)
-        else:
-            found = self._pending(name, rows, history)
-        return found
+        return self._states.id_of(row, self._store_id)
 
     # --- where it is ---
 
@@ -367,7 +245,6 @@ class Explainer(ABC):
         self,
         name: Name,
         rows: Records,
-        history: tuple[HistoryEntry, ...],
         state: str,
         where: str,
         why: str,
@@ -379,16 +256,14 @@ class Explainer(ABC):
         given: dict[str, Any] = {
             "queue_id": route.queue_id if route.topic == name.topic else -1,
             "due_ms": int(rows["due_ms"][rows["due_ms"] > 0][-1:].sum()),
-            "timer_id": self._records.timer_id(timers[-1]) if len(timers) else -1,
+            "timer_id": self._timer_id(timers[-1]) if len(timers) else -1,
             "level": int(rows["delay_level"].max(initial=0)) if not len(timers) else 0,
             "log_offset": int(last["log_offset"]),
-            "history": history,
+            "history": tuple(self._history(rows)),
         }
         return Explanation(*name, state, where, why, **{**given, **more})
 
-    def _delivered(
-        self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]
-    ) -> Explanation:
+    def _delivered(self, name: Name, rows: Records) -> Explanation:
         last = rows[-1]
         log = self._log
         why = f"it came into its topic {self._at(last['store_ms'])}"
@@ -398,7 +273,6 @@ class Explainer(ABC):
         return self._made(
             name,
             rows,
-            history,
             "delivered",
             "queue",
             why,
@@ -406,9 +280,7 @@ class Explainer(ABC):
             queue_offset=int(last["queue_offset"]),
         )
 
-    def _on_level(
-        self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]
-    ) -> Explanation:
+    def _on_level(self, name: Name, rows: Records) -> Explanation:
         last = rows[-1]
         offset, queue_id = int(last["queue_offset"]), int(last["queue_id"])
         entries = self._level_pending.entries()
@@ -421,7 +293,6 @@ class Explainer(ABC):
         return self._made(
             name,
             rows,
-            history,
             "pending",
             "level",
             why,
@@ -430,7 +301,7 @@ class Explainer(ABC):
         )
 
     @abstractmethod
-    def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+    def _pending(self, name: Name, rows: Records) -> Explanation:
         """Explain a message that waits for its time."""
 
     # --- in words ---
@@ -449,6 +320,15 @@ class Explainer(ABC):
             return f"at {int(time_ms)} ms"
         return f"at {at:%Y-%m-%d %H:%M:%S}.{int(time_ms) % 1000:03d} UTC"
 
+    def _until_read(self, slot: int, due_ms: int, held_back: str | None) -> str:
+        """Say why a message in a slot waits. `held_back`: why, although the slot has been read."""
+        slot_ms = slot * self._config.precision_ms
+        if held_back is not None:
+            return f"; {held_back}"
+        if slot < int(slots_of(np.array([due_ms]), self._config.precision_ms)[0]):
+            return f"; until {self._at(slot_ms)} it is in an earlier slot, then it rolls"
+        return f"; its slot is read {self._at(slot_ms)}"
+
 
 class WheelExplainer(Explainer):
     """Explains messages of an open store, with their places on the wheels."""
@@ -456,77 +336,145 @@ class WheelExplainer(Explainer):
     def __init__(
         self,
         core: Core,
-        records: MessageRecords,
+        dispatch: DispatchedQueues,
         levels: LevelCursors,
         level_pending: LevelPending,
-        timers: TimerLocator,
+        timer_log: TimerLog,
+        far: FarWheel,
+        wheel: Wheel,
+        open_slot: OpenSlot,
+        pending: WheelPending,
+        fair_queue: FairQueue,
     ) -> None:
         super().__init__(
-            core.config, core.clock, core.log, core.routes, records, levels, level_pending
+            core.config,
+            core.clock,
+            core.log,
+            core.routes,
+            dispatch,
+            core.states,
+            core.store_id,
+            levels,
+            level_pending,
         )
-        self._timers = timers
+        self._timer_log = timer_log
+        self._far = far
+        self._wheel = wheel
+        self._open_slot = open_slot
+        self._wheel_pending = pending
+        self._fair_queue = fair_queue
 
-    def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
-        row, timers = rows[-1], self._timers
-        timer_id, due_ms = self._records.timer_id(row), int(row["due_ms"])
-        state = self._records.states.get(timer_id)
+    def explain(self, name: Name) -> Explanation:
+        """As Explainer. A message that is moved or delivered during the call is looked up again."""
+        for _ in range(_TRIES):
+            try:
+                return super().explain(name)
+            except GoneError as error:
+                gone = error
+        raise gone
+
+    def _pending(self, name: Name, rows: Records) -> Explanation:
+        row = rows[-1]
+        timer_id, due_ms = self._timer_id(row), int(row["due_ms"])
+        state = self._states.get(timer_id)
         if state != lib.TS_PENDING:
             raise GoneError("its state changed during the call", wanted="pending", got=state)
-        linked = timers.timer_log.linked_offset
+        linked = self._timer_log.linked_offset
         if int(row["queue_offset"]) >= linked:
             ahead = int(row["queue_offset"]) - linked
             why = f"{self._when(due_ms)}; it is not on the wheel yet, {ahead} are before it"
             if self._config.stop_enqueue:
                 why += " (stop_enqueue is on)"
-            return self._made(name, rows, history, "pending", "timer topic", why)
-        far_slot = timers.on_far_wheel(int(row["log_offset"]), due_ms)
+            return self._made(name, rows, "pending", "timer topic", why)
+        far_slot = self._on_far_wheel(int(row["log_offset"]), due_ms)
         if far_slot is not None and far_slot >= 0:
-            slot = far_slot * timers.far.width
+            slot = far_slot * self._far.width
             slot_ms = slot * self._config.precision_ms
             down_ms = slot_ms - self._config.roll_slots * self._config.precision_ms
             why = f"{self._when(due_ms)}; it gets its slot on the wheel {self._at(down_ms)}"
-            return self._made(
-                name, rows, history, "pending", "far wheel", why, slot=slot, slot_ms=slot_ms
-            )
-        found = timers.on_wheel(int(row["log_offset"]), due_ms)
+            return self._made(name, rows, "pending", "far wheel", why, slot=slot, slot_ms=slot_ms)
+        found = self._on_wheel(int(row["log_offset"]), due_ms)
         if found is None:
             why = f"{self._when(due_ms)}; it was read from its slot"
             if far_slot is not None:
                 why = f"{self._when(due_ms)}; no slot was free: it waits in memory"
-            return self._made(name, rows, history, "pending", "open slot", why)
+            return self._made(name, rows, "pending", "open slot", why)
         slot, place, length = found
-        read_slot, precision_ms = timers.wheel.read_slot, self._config.precision_ms
-        is_read = slot < read_slot
-        why = self._when(due_ms)
-        if is_read:
-            why += self._held_back(name.topic, timer_id)
-        elif slot < int(slots_of(np.array([due_ms]), precision_ms)[0]):
-            why += (
-                f"; until {self._at(slot * precision_ms)} it is in an earlier slot, then it rolls"
-            )
-        else:
-            why += f"; its slot is read {self._at(slot * precision_ms)}"
+        held_back = None
+        if slot < self._wheel.read_slot:
+            held_back = self._held_back(name.topic, timer_id)
+        why = self._when(due_ms) + self._until_read(slot, due_ms, held_back)
         if self._config.stop_dequeue:
             why += " (stop_dequeue is on: nothing is delivered)"
         return self._made(
             name,
             rows,
-            history,
             "pending",
-            "open slot" if is_read else "wheel",
+            "wheel" if held_back is None else "open slot",
             why,
             slot=slot,
-            slot_ms=slot * precision_ms,
+            slot_ms=slot * self._config.precision_ms,
             chain_place=place,
             chain_length=length,
         )
 
     def _held_back(self, topic: str, timer_id: int) -> str:
         """Say why a message in the open slot is not delivered yet."""
-        found = self._timers.in_fair_queue(topic, timer_id)
+        found = self._fair_queue.place(topic, timer_id)
         if found is None:
-            return "; its slot is read, it waits to be handed over"
+            return WAITS_TO_BE_HANDED_OVER
         before, rate = found
         if rate is None:
-            return f"; its topics take turns, {before} of its own go before it"
-        return f"; its topic has {rate:g} a second, {before} go before it"
+            return f"its topics take turns, {before} of its own go before it"
+        return f"its topic has {rate:g} a second, {before} go before it"
+
+    # --- its place ---
+    # A timer that moves during the call is found before or after its move, or not at all.
+
+    def _on_far_wheel(self, log_offset: int, due_ms: int) -> int | None:
+        """Return the slot of the far wheel that has the timer; None if it is not there.
+
+        This is the slot of its due time, or the last slot in use. A negative number means the
+        overflow chain.
+        """
+        far, wheel = self._far, self._wheel
+        with ExitStack() as stack:
+            with wheel.lock:
+                rows = far.table().rows
+                own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0]) // far.width
+                view = stack.enter_context(far.view())
+            last = rows["slot"].max(initial=own)
+            rows = rows[(rows["slot"] == own) | (rows["slot"] == last) | (rows["slot"] < 0)]
+            for slot, newest, *_ in rows.tolist():
+                for part in far.walk(view, slot, newest):
+                    if (part["log_offset"] == log_offset).any():
+                        return int(slot)
+        return None
+
+    def _on_wheel(self, log_offset: int, due_ms: int) -> tuple[int, int, int] | None:
+        """Return the slot, the place in its chain and the chain's length; None if it is in no slot.
+
+        The slot of the due time is searched first, then every other one.
+        """
+        own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0])
+        for slot in self._slots(own):
+            with self._wheel.lock:
+                chain = list(self._wheel_pending.chain(slot))
+            offsets = np.concatenate([part["log_offset"] for part in chain])
+            places = np.flatnonzero(offsets == log_offset)
+            if len(places):
+                return slot, int(places[0]) + 1, len(offsets)
+        return None
+
+    def _slots(self, own: int) -> Iterator[int]:
+        wheel, open_slot = self._wheel, self._open_slot
+        yield own
+        at = open_slot.replay_slot(wheel.read_slot)
+        while True:
+            with wheel.lock:
+                slot = wheel.next_used(at, NO_SLOT)
+            if slot is None:
+                return
+            if slot != own:
+                yield slot
+            at = slot + 1

@@ -12,7 +12,12 @@ import numpy as np
 
 from timerstore._engine.format import queue_unit
 from timerstore._engine.introspection.calendar import buckets_of
-from timerstore._engine.introspection.explain import Explainer, MessageRecords, Name, name_of
+from timerstore._engine.introspection.explain import (
+    WAITS_TO_BE_HANDED_OVER,
+    Explainer,
+    Name,
+    name_of,
+)
 from timerstore._engine.queues.dispatch import PendingDeletes
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.pull_request import range_problems
@@ -23,12 +28,12 @@ from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
 from timerstore._engine.snapshot.snapshot_log import FILLER_SIZE, SettledQueues
 from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
 from timerstore._engine.snapshot.view import SnapshotView
-from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
+from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore.errors import MessageError
 from timerstore.types.clock import Clock
 from timerstore.types.messages import Message, unexpired
 from timerstore.types.receipts import PutReceipt
-from timerstore.types.reports import Explanation, Histogram, HistoryEntry, PendingTimer
+from timerstore.types.reports import Explanation, Histogram, PendingTimer
 
 # --- explain snapshot ---
 # Explain one message of a read-only store: its records, and its slot from the timer log.
@@ -48,51 +53,35 @@ class SnapshotExplainer(Explainer):
             clock=clock,
             log=view.log,
             routes=view.routes,
-            records=MessageRecords(
-                config=view.config,
-                clock=clock,
-                log=view.log,
-                dispatch=timers.dispatch,
-                routes=view.routes,
-                states=timers.states,
-                store_id=timers.store_id,
-            ),
+            dispatch=timers.dispatch,
+            states=timers.states,
+            store_id=timers.store_id,
             levels=timers.cursors,
             level_pending=timers.level_pending,
         )
         self._view = view
 
-    def explain(self, name: Name) -> Explanation:
-        """Return all that is known. Raises GoneError if retention removed the message."""
-        return self._explain(name)
-
-    def _pending(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+    def _pending(self, name: Name, rows: Records) -> Explanation:
         row = rows[-1]
         precision_ms, due_ms = self._config.precision_ms, int(row["due_ms"])
         unit, chain = self._unit(int(row["log_offset"]))
         why = self._when(due_ms)
         if unit is None:
             why += "; as of the last checkpoint it is not on the wheel yet"
-            return self._made(name, rows, history, "pending", "timer topic", why)
+            return self._made(name, rows, "pending", "timer topic", why)
         slot_ms = int(unit["slot_ms"])
         if slot_ms < int(unit["write_ms"]) // precision_ms * precision_ms:
             why += "; it gets its slot on the wheel when that is near"
-            return self._made(name, rows, history, "pending", "far wheel", why)
+            return self._made(name, rows, "pending", "far wheel", why)
         slot, mark = slot_ms // precision_ms, self._view.position.mark
         is_read = mark is not None and slot < mark.replay_slot
-        if is_read:
-            why += "; its slot is read, it waits to be handed over"
-        elif slot < int(slots_of(np.array([due_ms]), precision_ms)[0]):
-            why += f"; until {self._at(slot_ms)} it is in an earlier slot, then it rolls"
-        else:
-            why += f"; its slot is read {self._at(slot_ms)}"
+        held_back = WAITS_TO_BE_HANDED_OVER if is_read else None
         return self._made(
             name,
             rows,
-            history,
             "pending",
             "open slot" if is_read else "wheel",
-            why,
+            why + self._until_read(slot, due_ms, held_back),
             slot=slot,
             slot_ms=slot_ms,
             chain_place=int((chain > int(unit["timer_pos"])).sum()) + 1,

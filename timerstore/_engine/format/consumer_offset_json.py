@@ -11,7 +11,6 @@ On-disk format: {"dataVersion": .., "groupTopicMap": {group: [topic, ..]}, "offs
 See also: files of 5.1.4, 5.3.3 and 5.4.0 brokers in tests/fixtures/consumer_offsets.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -77,27 +76,7 @@ def write(offsets: ConsumerOffsets) -> bytes:
         "offsetTable": offsets.table,
         **offsets.other,
     }
-    text = _text(dict(sorted(whole.items())), "\n", is_wide=offsets.is_wide)
-    return text.encode("utf-8")
-
-
-def _text(value: object, newline: str, *, is_wide: bool) -> str:
-    """Format one value; `newline` is the line break and indent before its closing bracket."""
-    inner = f"{newline}\t"
-    if isinstance(value, Mapping):
-        if not value:
-            return f"{{{inner}{newline}}}" if is_wide else "{}"
-        # A 5.3 broker breaks the line before a name, but not before a number.
-        rows = [
-            f"{inner if is_wide or isinstance(key, str) else ''}"
-            f"{json.dumps(key)}:{_text(one, inner, is_wide=is_wide)}"
-            for key, one in value.items()
-        ]
-        return f"{{{','.join(rows)}{newline}}}"
-    if isinstance(value, list) and value and is_wide:
-        rows = [f"{inner}{_text(one, inner, is_wide=True)}" for one in value]
-        return f"[{','.join(rows)}{newline}]"
-    return json.dumps(value, separators=(",", ":"))
+    return json_text.pretty(dict(sorted(whole.items())), is_wide=offsets.is_wide)
 
 
 def _parse(text: bytes) -> ConsumerOffsets:

@@ -19,7 +19,6 @@ RECORD_FIXED_BYTES = 91
 _MAGIC = 0xDAA320A7
 _BLANK_MAGIC = 0xCBD43194
 _PREPARED = 0x04
-_ZEROS = bytes(1 << 20)
 _PAIR_BYTES = len(LOST) + 3  # with a value of one byte
 
 
@@ -36,12 +35,7 @@ def placeholder_bytes_min(topic: str) -> int:
 def padding(topic: str, log_offset: int, size: int, store_ms: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after the body of a padding; the body is zeros."""
     body_bytes = size - padding_bytes_min(topic)
-    crc, left = 0, body_bytes
-    while left:
-        part = min(left, len(_ZEROS))
-        crc = zlib.crc32(_ZEROS[:part], crc)
-        left -= part
-    crc = crc & 0x7FFFFFFF if body_bytes else 0
+    crc = zlib.crc32(bytes(body_bytes)) & 0x7FFFFFFF
     head = _head(size, crc, 0, 0, log_offset, _PREPARED, store_ms, body_bytes)
     return head, _tail(topic, b"")
 

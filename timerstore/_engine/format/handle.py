@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from timerstore._engine.base.message_fields import is_utf8
 from timerstore.errors import MessageError, quoted, typed
-from timerstore.types.receipts import PutReceipt, ReceiptOrigin, make_handle, out_ms, unique_key
+from timerstore.types.receipts import PutReceipt, ReceiptOrigin, make_handle, out_ms
 
 # --- handle ---
 
@@ -164,8 +164,6 @@ def _from_fields(fields: list[str], text: str) -> Handle:
 #     compared as text.
 
 
-__all__ = ["format_unique_key", "make_prefix", "split_unique_key"]
-
 PREFIX_CHARACTERS = 20
 _KEY = re.compile(r"[0-9A-F]{32}")
 
@@ -177,11 +175,6 @@ def make_prefix(ip: str, pid: int, random_bits: int) -> str:
     """
     address = ipaddress.ip_address(ip).packed[-4:]
     return f"{address.hex().upper()}{pid & 0xFFFF:04X}{random_bits & 0xFFFFFFFF:08X}"
-
-
-def format_unique_key(prefix: str, counter: int) -> str:
-    """Return the id for a prefix and a counter."""
-    return unique_key(prefix, counter)
 
 
 def split_unique_key(key: str) -> tuple[str, int] | None:

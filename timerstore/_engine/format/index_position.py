@@ -9,11 +9,9 @@ On-disk format: a line with the CRC-32 of the rest in hex, then JSON with the fi
     IndexPosition.
 """
 
-import json
-import zlib
 from typing import NamedTuple
 
-from timerstore._engine.format.json_text import PARSE_ERRORS, Json, as_int
+from timerstore._engine.format.json_text import PARSE_ERRORS, Json, as_int, sealed, unsealed
 from timerstore._engine.format.store_paths import is_index_name
 
 
@@ -45,18 +43,13 @@ class IndexPosition(NamedTuple):
 
 def write(position: IndexPosition) -> bytes:
     """Return the file's bytes."""
-    fields = position._asdict() | {"files": [one._asdict() for one in position.files]}
-    text = json.dumps(fields).encode("ascii")
-    return b"%08x\n" % zlib.crc32(text) + text
+    return sealed(position._asdict() | {"files": [one._asdict() for one in position.files]})
 
 
 def read(data: bytes | None) -> IndexPosition | None:
     """Parse the file; return None if it is absent or not valid."""
-    head, _, text = (data or b"").partition(b"\n")
     try:
-        if int(head, 16) != zlib.crc32(text):
-            return None
-        fields = json.loads(text)
+        fields = unsealed(data)
         files = tuple(_file(one) for one in fields.pop("files"))
         has_tags = fields.pop("has_tags")
         numbers = {name: as_int(value, name) for name, value in fields.items()}

@@ -125,6 +125,24 @@ def without_checksum(text: bytes) -> bytes:
     return inner
 
 
+def sealed(fields: Json) -> bytes:
+    """Return the text of a cache file: a line with the CRC-32 of the rest in hex, then JSON."""
+    text = json.dumps(fields).encode("ascii")
+    return b"%08x\n" % zlib.crc32(text) + text
+
+
+def unsealed(data: bytes | None) -> Json:
+    """Return the fields of such a file.
+
+    Raises:
+        CorruptError, ValueError: the file is absent, or not valid.
+    """
+    head, _, text = (data or b"").partition(b"\n")
+    if int(head, 16) != zlib.crc32(text):
+        raise CorruptError("the CRC does not match")
+    return as_table(json.loads(text), "file")
+
+
 def as_table(value: object, what: str) -> Json:
     """Return `value` if it is a JSON object, else raise CorruptError."""
     if not isinstance(value, dict):
@@ -139,9 +157,11 @@ def as_int(value: object, what: str) -> int:
     return value
 
 
-def pretty(value: Mapping[str, Any]) -> bytes:
-    """Return the form with one line for each field."""
-    return _write(value, "\n").encode("ascii")
+def pretty(value: Mapping[str, Any], *, is_wide: bool = False) -> bytes:
+    """Return the form with one line for each field; `is_wide`: also for each number of a list or
+    table, and with a line break in an empty table.
+    """
+    return _text(value, "\n", is_wide=is_wide).encode("ascii")
 
 
 def one_line(value: Mapping[str, Any]) -> bytes:
@@ -149,10 +169,21 @@ def one_line(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def _write(value: object, newline: str) -> str:
+def _text(value: object, newline: str, *, is_wide: bool) -> str:
+    """Format one value; `newline` is the line break and indent before its closing bracket."""
     # json.dumps cannot indent without a space after each colon.
-    if not isinstance(value, Mapping) or not value:
-        return json.dumps(value, separators=(",", ":"))
     inner = f"{newline}\t"
-    rows = [f"{inner}{json.dumps(key)}:{_write(one, inner)}" for key, one in value.items()]
-    return f"{{{','.join(rows)}{newline}}}"
+    if isinstance(value, Mapping):
+        if not value:
+            return f"{{{inner}{newline}}}" if is_wide else "{}"
+        # A 5.3 broker breaks the line before a name, but not before a number.
+        rows = [
+            f"{inner if is_wide or isinstance(key, str) else ''}"
+            f"{json.dumps(key)}:{_text(one, inner, is_wide=is_wide)}"
+            for key, one in value.items()
+        ]
+        return f"{{{','.join(rows)}{newline}}}"
+    if isinstance(value, list) and value and is_wide:
+        rows = [f"{inner}{_text(one, inner, is_wide=True)}" for one in value]
+        return f"[{','.join(rows)}{newline}]"
+    return json.dumps(value, separators=(",", ":"))

@@ -13,11 +13,9 @@ On-disk format: a line with the CRC-32 of the rest in hex, then JSON:
     sources        states as in ledger_json.py
 """
 
-import json
-import zlib
 from typing import NamedTuple
 
-from timerstore._engine.format.json_text import PARSE_ERRORS, as_int
+from timerstore._engine.format.json_text import PARSE_ERRORS, as_int, sealed, unsealed
 from timerstore._engine.format.ledger_json import SourceState, state_of, state_table
 
 
@@ -32,18 +30,13 @@ class LedgerCache(NamedTuple):
 
 def write(cache: LedgerCache) -> bytes:
     """Return the file's bytes."""
-    fields = cache._asdict() | {"sources": [state_table(one) for one in cache.sources]}
-    text = json.dumps(fields).encode("ascii")
-    return b"%08x\n" % zlib.crc32(text) + text
+    return sealed(cache._asdict() | {"sources": [state_table(one) for one in cache.sources]})
 
 
 def read(data: bytes | None) -> LedgerCache | None:
     """Parse the file; return None if it is absent or not valid."""
-    head, _, text = (data or b"").partition(b"\n")
     try:
-        if int(head, 16) != zlib.crc32(text):
-            return None
-        fields = json.loads(text)
+        fields = unsealed(data)
         sources = tuple(state_of(one) for one in fields.pop("sources"))
         numbers = {name: as_int(value, name) for name, value in fields.items()}
         return LedgerCache(**numbers, sources=sources)

@@ -44,7 +44,8 @@ class Windows(NotCopyable):
         window_bytes: int | None = None,
     ) -> None:
         self.directory = directory
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
+        self.end = end
         self._window_bytes = window_bytes or WINDOW_BYTES
         self._disk = Disk()
         self._file: File | None = None
@@ -55,45 +56,28 @@ class Windows(NotCopyable):
         self.native.segment_bytes = segment_bytes
         self.native.end = end
         self.native.verify = verify
-        self.bytes_read = 0
-
-    @property
-    def end(self) -> int:
-        """The offset that reading stops at."""
-        return int(self.native.end)
-
-    @property
-    def segment_bytes(self) -> int:
-        """The size of each file."""
-        return self._segment_bytes
 
     def path(self, offset: int) -> Path:
         """Return the file that holds an offset."""
-        return self.directory / segment_name(offset - offset % self._segment_bytes)
-
-    def has(self, offset: int) -> bool:
-        """Return whether the window holds the byte at an offset."""
-        begin = int(self.native.offset)
-        return begin <= offset < begin + int(self.native.size)
+        return self.directory / segment_name(offset - offset % self.segment_bytes)
 
     def load(self, offset: int, need: int = 0, *, only: bool = False) -> Any:
         """Load a window that begins at an offset. It has at least `need` bytes, or exactly so many
         with `only`.
         """
-        left = min(self._segment_bytes - offset % self._segment_bytes, self.end - offset)
+        left = min(self.segment_bytes - offset % self.segment_bytes, self.end - offset)
         size = min(need if only else max(need, self._window_bytes), left)
         self._grow(size)
         file = self._open(offset)
         view = memoryview(self._buffer)[:size]
-        got = file.read_into(view, offset % self._segment_bytes)
+        got = file.read_into(view, offset % self.segment_bytes)
         view.release()
-        self.bytes_read += got
         if got < size:
             raise CorruptError(
                 "a segment is short",
                 where=self.path(offset),
-                wanted=f"{self._segment_bytes} bytes",
-                got=offset % self._segment_bytes + got,
+                wanted=f"{self.segment_bytes} bytes",
+                got=offset % self.segment_bytes + got,
             )
         self.native.bytes = self._view
         self.native.offset = offset
@@ -101,7 +85,7 @@ class Windows(NotCopyable):
         return self.native
 
     def _open(self, offset: int) -> File:
-        number = offset // self._segment_bytes
+        number = offset // self.segment_bytes
         if self._file is None or number != self._number:
             self._file = None  # close its descriptor before the next one is opened
             path = self.path(offset)
@@ -132,12 +116,6 @@ class Windows(NotCopyable):
         self.load(offset, size, only=True)
         return memoryview(self._buffer)[: int(self.native.size)]
 
-    def fault(self, what: str, hint: str = "") -> CorruptError:
-        """Return an error for the damage that C found."""
-        offset = int(self.native.fault_offset)
-        why = FAULTS.get(int(self.native.fault), "damaged")
-        return CorruptError(f"{what}: {why}{hint}", where=f"{self.path(offset)} offset {offset}")
-
     def step(self, call: Any, offset: int, what: str) -> int:
         """Run `call(window)` at an offset, with more bytes each time that C asks for them, and
         return its result.
@@ -145,17 +123,18 @@ class Windows(NotCopyable):
         Raises:
             CorruptError: C found damage.
         """
-        need = 0
+        need, native = 0, self.native
         while True:
-            if need or not self.has(offset):
+            if need or not native.offset <= offset < native.offset + native.size:
                 self.load(offset, need)
-            got = int(call(self.native))
+            got = int(call(native))
             if got == lib.TS_CORRUPT:
-                raise self.fault(what)
+                at, why = int(native.fault_offset), FAULTS.get(int(native.fault), "damaged")
+                raise CorruptError(f"{what}: {why}", where=f"{self.path(at)} offset {at}")
             if got != lib.TS_NEED_SPACE:
                 return got
-            asked = int(self.native.need)
-            if not asked and int(self.native.offset) == offset:
+            asked = int(native.need)
+            if not asked and int(native.offset) == offset:
                 raise FailedError(f"{what}: nothing can be read", where=self.path(offset))
             need = max(asked, 1)
 

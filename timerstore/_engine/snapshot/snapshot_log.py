@@ -67,10 +67,6 @@ class SnapshotSegments(Segments):
             for number in [one for one in self._open if one not in kept]:
                 del self._open[number]
 
-    def start_over(self) -> None:
-        """Close all files and maps. No view may be held."""
-        self.close()
-
     def _file(self, number: int) -> File:
         is_new = number not in self._open
         try:
@@ -281,7 +277,7 @@ class SnapshotQueue(ConsumeQueue):
     def forget(self) -> None:
         """Close the files; the queue must be settled again."""
         self.is_settled = False
-        self._files.start_over()
+        self._files.close()
 
 
 # --- queue files ---

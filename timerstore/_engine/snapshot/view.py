@@ -115,7 +115,7 @@ class SnapshotView(NotCopyable):
     def start_over(self) -> None:
         """Forget all files, because others may have their names."""
         self._is_torn = True
-        self.log.segments.start_over()
+        self.log.segments.close()
         for queue in self.routes.queues():
             queue.forget()
         self._take(self.position, from_scratch=True)

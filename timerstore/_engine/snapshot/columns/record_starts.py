@@ -3,7 +3,8 @@
 Invariants: an offset that `RecordStarts` returns begins a record, which was read and checked.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,57 +39,38 @@ class QueueUnits(NotCopyable):
         self._begins = segments_of(directory, segment_bytes)
         self.begin = self._begins[0] // queue_unit.UNIT_BYTES if self._begins else 0
         stop = self._begins[-1] + segment_bytes if self._begins else 0
-        self.end = self._find_end(stop // queue_unit.UNIT_BYTES)
-
-    @property
-    def bytes(self) -> int:
-        """The length of its files."""
-        return len(self._begins) * self._segment_bytes
+        # Units have no gaps, and zeros follow the last one.
+        self.end = _first(self.begin, stop // queue_unit.UNIT_BYTES, lambda n: self.at(n)[1] <= 0)
 
     def at(self, number: int) -> tuple[int, int]:
         """Return a unit's log offset and size; (0, 0) if there is no such unit."""
-        begin = number * queue_unit.UNIT_BYTES
-        in_file = begin % self._segment_bytes
-        path = self._directory / segment_name(begin - in_file)
-        if not self._disk.exists(path):
+        found = self._in_file(number, 1)
+        if not len(found):
             return 0, 0
-        buffer = bytearray(queue_unit.UNIT_BYTES)
-        got = self._disk.open(path, read_only=True).read_into(memoryview(buffer), in_file)
-        if got < len(buffer):
-            return 0, 0
-        [unit] = queue_unit.read(bytes(buffer))
-        return int(unit["log_offset"]), int(unit["size"])
+        return int(found["log_offset"][0]), int(found["size"][0])
 
     def read(self, begin: int, end: int) -> queue_unit.Units:
         """Return units [begin, end), up to the first one that is not in a file."""
         end = min(end, self.end)
         parts = [np.empty(0, queue_unit.QUEUE_UNIT)]
-        size = queue_unit.UNIT_BYTES
         while self.begin <= begin < end:
-            at = begin * size
-            in_file = at % self._segment_bytes
-            path = self._directory / segment_name(at - in_file)
-            count = min(end - begin, (self._segment_bytes - in_file) // size)
-            if not self._disk.exists(path) or not count:
+            found = self._in_file(begin, end - begin)
+            if not len(found):
                 break
-            found = queue_unit.read(
-                self._disk.open(path, read_only=True).read(in_file, count * size)
-            )
             parts.append(found)
-            if len(found) < count:
-                break
-            begin += count
+            begin += len(found)
         return np.concatenate(parts)
 
-    def _find_end(self, stop: int) -> int:
-        low, high = self.begin, stop
-        while low < high:  # units have no gaps, and zeros follow the last one
-            middle = (low + high) // 2
-            if self.at(middle)[1] > 0:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def _in_file(self, number: int, most: int) -> queue_unit.Units:
+        """Return units from a number on, at most `most`, that are in the same file."""
+        begin = number * queue_unit.UNIT_BYTES
+        in_file = begin % self._segment_bytes
+        path = self._directory / segment_name(begin - in_file)
+        if not self._disk.exists(path):
+            return np.empty(0, queue_unit.QUEUE_UNIT)
+        buffer = bytearray(min(most * queue_unit.UNIT_BYTES, self._segment_bytes - in_file))
+        got = self._disk.open(path, read_only=True).read_into(memoryview(buffer), in_file)
+        return queue_unit.read(bytes(buffer[: got - got % queue_unit.UNIT_BYTES]))
 
     def first_from(self, log_offset: int) -> int | None:
         """Return the log offset of the first unit that does not lie below this one."""
@@ -97,15 +79,12 @@ class QueueUnits(NotCopyable):
 
     def number_from(self, log_offset: int) -> int:
         """Return the number of the first unit that points to this log offset or past it."""
-        low, high = self.begin, self.end
-        while low < high:
-            middle = (low + high) // 2
-            at, size = self.at(middle)
-            if size == FILLER_SIZE or at < log_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+
+        def is_from_there(number: int) -> bool:
+            at, size = self.at(number)
+            return size != FILLER_SIZE and at >= log_offset
+
+        return _first(self.begin, self.end, is_from_there)
 
     def range_within(self, begin: int, end: int) -> tuple[int, int]:
         """Return the range of the log that the units of [begin, end) span; empty without any."""
@@ -115,6 +94,11 @@ class QueueUnits(NotCopyable):
             return end, end
         last, size = self.at(high - 1)
         return self.at(low)[0], min(end, last + size)
+
+
+def _first(begin: int, end: int, is_after: Callable[[int], bool]) -> int:
+    """Return the first number in [begin, end) for which `is_after` is true, else `end`."""
+    return begin + bisect_left(range(begin, end), True, key=is_after)
 
 
 class RecordStarts:

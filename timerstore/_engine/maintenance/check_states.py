@@ -30,7 +30,6 @@ from timerstore._engine.maintenance.expected_states import NAMES, Expected, LogF
 from timerstore._engine.maintenance.live_view import scan_log
 from timerstore._engine.maintenance.store_view import LiveStore, Memory, StoreView, at_offset, place
 from timerstore._engine.queues.message_ids import read_ids
-from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.consumer_offsets import offsets_past_end, read_file
 from timerstore.errors import TimerStoreError
 
@@ -83,7 +82,7 @@ def check_watermark(view: StoreView) -> None:
 
 
 def check_states_file(
-    view: StoreView, wanted: Packed | None, *, only_known: bool, floor: int
+    view: StoreView, counts: Counts | None, wanted: Packed | None, *, only_known: bool, floor: int
 ) -> None:
     """Check that each chunk has a valid sector, that their digest is the watermark's, and that the
     states are those that the log requires there (`wanted`; None: not known).
@@ -99,8 +98,7 @@ def check_states_file(
     states = np.zeros(mark.state_chunk_count * PAYLOAD_BYTES, np.uint8)
     which = np.zeros(mark.state_chunk_count, np.int64)
     is_whole = True
-    entry = counts_json.read_counts(side.counts, mark.log_end, mark.sequence)
-    past = {c for pair in (() if entry is None else entry.past) for c in range(*pair)}
+    past = {c for pair in (() if counts is None else counts.past) for c in range(*pair)}
     for chunk in range(mark.state_chunk_count):
         if chunk in past:
             continue
@@ -140,10 +138,7 @@ def check_states_file(
 
 
 def check_counts_file(
-    view: StoreView,
-    entry: Counts | None,
-    routes: Routes | None,
-    wanted: Mapping[str, Mapping[int, int]] | None,
+    view: StoreView, entry: Counts | None, wanted: Mapping[str, Mapping[int, int]] | None
 ) -> None:
     """Check that the file has the counts of the watermark, and that they are those that the log
     requires: by name, then by index of route. `wanted` is None if that is not known.
@@ -155,14 +150,14 @@ def check_counts_file(
     if entry is None:
         view.findings.add(f"{what}{view.derived()}", view.tree.counts, "an entry", "no entry")
         return
-    if wanted is None or routes is None:
+    if wanted is None or view.engine is None:
         return
     for name, by_index in wanted.items():
         found = getattr(entry, name)
         expected: counts_json.Pending = {}
         for index, count in by_index.items():
             if count:
-                route = routes.by_index[index]
+                route = view.engine.routes.by_index[index]
                 expected.setdefault(route.topic, {})[route.queue_id] = count
         if found != expected:
             view.findings.add(f"{what}: {name}", view.tree.counts, expected, found)
@@ -192,11 +187,11 @@ def check_states(view: StoreView, log: LogResult) -> None:
     else:
         counts = None
     if view.engine is None or view.memory is None:
-        check_states_file(view, None, only_known=False, floor=0)
-        check_counts_file(view, counts, None, None)
+        check_states_file(view, counts, None, only_known=False, floor=0)
+        check_counts_file(view, counts, None)
         check_message_ids(view, counts)
     elif log.is_damaged:  # then the states that the log requires are not known
-        check_states_file(view, None, only_known=False, floor=0)
+        check_states_file(view, counts, None, only_known=False, floor=0)
     else:
         _OpenStates(view, view.engine, view.memory, log, counts).check()
 
@@ -217,7 +212,6 @@ class _OpenStates:
         self._engine = engine
         self._findings = view.findings
         self._memory = memory
-        self._routes = engine.routes
         self._log = log
         self._fold: LogFold = log.fold
         self._counts = counts
@@ -239,10 +233,12 @@ class _OpenStates:
             self._add_doubled()
         at_mark = at_mark.with_inherited(*log.inherited)
         self._compare_memory(at_end, only_known=only_known)
-        check_states_file(self._view, at_mark.states, only_known=only_known, floor=by_id.floor)
+        check_states_file(
+            self._view, self._counts, at_mark.states, only_known=only_known, floor=by_id.floor
+        )
         if at_mark.pending is not None:
             wanted = {"pending": at_mark.pending, "level_pending": at_mark.level_pending}
-            check_counts_file(self._view, self._counts, self._routes, wanted)
+            check_counts_file(self._view, self._counts, wanted)
             self._compare_levels(at_mark, at_end)
 
     def _scan(self) -> Scan | None:
@@ -304,7 +300,7 @@ class _OpenStates:
             for index in log_says.keys() | memory_says.keys():
                 wanted, got = log_says.get(index, 0), memory_says.get(index, 0)
                 if wanted != got:
-                    route = self._routes.by_index[index]
+                    route = self._engine.routes.by_index[index]
                     what = f"{name} of topic {route.topic} queue {route.queue_id}"
                     self._findings.add(what, where, wanted, got)
 

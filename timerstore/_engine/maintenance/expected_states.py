@@ -1,5 +1,6 @@
 """`Expected`: states and counts that the log requires at one log end."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,16 +29,13 @@ class LevelFold:
         """`floors`: by queue, the first queue offset that is still in the log."""
         self._store_id = store_id
         self._floors = floors
-        self._cursors = LevelCursors()
-        for queue_id, floor in floors.items():
-            self._cursors.begin_at(queue_id, floor)
+        self._cursors = _cursors_from(floors)
         self._unusable = LevelCursors()
         self._ends: dict[int, int] = {}  # by queue: queue offset after the last message
         self.begins: dict[int, int] = {}  # by queue: queue offset of the first
-        self.pending: dict[int, int] = {}  # by index of route
-        self.inherited: list[
-            int
-        ] = []  # routes of messages that were pending at the log's begin and delivered
+        self.pending: Counter[int] = Counter()  # by index of route
+        # Routes of messages that were pending at the log's begin and delivered.
+        self.inherited: list[int] = []
         self.foreign = 0  # deliveries that need matching
 
     def add(self, part: Scan) -> None:
@@ -54,16 +52,11 @@ class LevelFold:
         self.foreign += len(deliveries) - len(places)
         self.foreign += sum(not self._waits(place) for place in places.tolist())
         self._cursors.done(places)
-        self._count(part[kind == lib.TS_KIND_LEVEL], 1)
-        came = deliveries[own][first]
+        self.pending.update(part["route"][kind == lib.TS_KIND_LEVEL].tolist())
+        came = deliveries["route"][own][first]
         is_left = np.array([self._is_left(place) for place in places.tolist()], bool)
-        self._count(came[is_left], -1)  # the others need matching
-        self.inherited += came["route"][~is_left].tolist()
-
-    def _count(self, rows: Scan, sign: int) -> None:
-        indexes, counts = np.unique(rows["route"], return_counts=True)
-        for index, count in zip(indexes.tolist(), counts.tolist(), strict=True):
-            self.pending[index] = self.pending.get(index, 0) + sign * count
+        self.pending.subtract(came[is_left].tolist())  # the others need matching
+        self.inherited += came[~is_left].tolist()
 
     def _sources(self, rows: Scan) -> None:
         queues, first = np.unique(rows["queue_id"], return_index=True)
@@ -89,9 +82,7 @@ class LevelFold:
 
     def of_fold(self, found: Fold) -> Levels:
         """Return what a fold by matching found to be done, of this log or its first part."""
-        cursors = LevelCursors()
-        for queue_id, begin in (self._floors | self.begins).items():
-            cursors.begin_at(queue_id, begin)
+        cursors = _cursors_from(self._floors | self.begins)
         cursors.done(found.level_places_done)
         return cursors.copy()
 
@@ -105,12 +96,18 @@ class LevelFold:
         ]
 
     def _levelled(self, levels: Levels) -> Levels:
-        cursors = LevelCursors()
-        for queue_id, floor in self._floors.items():
-            cursors.begin_at(queue_id, floor)
+        cursors = _cursors_from(self._floors)
         for table in (levels, self._unusable.copy()):
             cursors.add(table)
         return cursors.copy()
+
+
+def _cursors_from(begins: dict[int, int]) -> LevelCursors:
+    """Return cursors at these queue offsets, by queue."""
+    cursors = LevelCursors()
+    for queue_id, begin in begins.items():
+        cursors.begin_at(queue_id, begin)
+    return cursors
 
 
 # --- id states ---
@@ -153,9 +150,7 @@ class IdStates:
     def _reach(self, ids: Ids) -> None:
         need = (int(ids.max()) >> 2) + 1 if len(ids) else 0
         if need > len(self._packed):
-            larger = np.zeros(max(need, 2 * len(self._packed)), np.uint8)
-            larger[: len(self._packed)] = self._packed
-            self._packed = larger
+            self._packed = _part(self._packed, 0, max(need, 2 * len(self._packed)))
 
     def copy(self) -> Packed:
         """Return a copy of all states."""
@@ -208,12 +203,9 @@ def pending(packed: Packed) -> Iterator[Ids]:
 
 
 def _part(packed: Packed, begin: int, end: int) -> Packed:
+    """Return a part of a table, with zeros after the table's end."""
     part = packed[begin:end]
-    if len(part) == end - begin:
-        return part
-    padded = np.zeros(end - begin, np.uint8)
-    padded[: len(part)] = part
-    return padded
+    return np.pad(part, (0, end - begin - len(part)))
 
 
 class LogFold:
@@ -227,7 +219,7 @@ class LogFold:
         self.floor = floor
         self.inherited: list[tuple[int, int]] = []  # pending at the log's begin: id, route
         self.states = IdStates()
-        self.pending: dict[int, int] = {}  # by index of route
+        self.pending: Counter[int] = Counter()  # by index of route
         self.levels = LevelFold(store_id, level_floors or {})
         self.foreign = 0  # timer records without an id of ours: these need matching
         self.doubled: list[tuple[int, int, bool]] = []  # log offset, id, whether it is a delivery
@@ -248,7 +240,7 @@ class LogFold:
         ids, first = np.unique(rows["timer_id"], return_index=True)
         fresh = self.states.get(ids) == lib.TS_NONE
         self.states.put(ids[fresh], np.full(int(fresh.sum()), lib.TS_PENDING, np.uint8))
-        self._count(rows["route"][first[fresh]], 1)
+        self.pending.update(rows["route"][first[fresh]].tolist())
         self._inherit(rows[first[fresh]])
 
     def _evidence(self, rows: Scan) -> None:
@@ -262,7 +254,7 @@ class LogFold:
         after = np.where(is_delete[decides], lib.TS_CANCELLED, lib.TS_DELIVERED).astype(np.uint8)
         self.states.put(rows["timer_id"][decides], after)
         waited = first[before == lib.TS_PENDING]
-        self._count(rows["route"][waited], -1)
+        self.pending.subtract(rows["route"][waited].tolist())
         for row in rows[repeated]:
             is_delivery = int(row["kind"]) == lib.TS_KIND_DELIVERED
             self.doubled.append((int(row["log_offset"]), int(row["timer_id"]), is_delivery))
@@ -277,11 +269,6 @@ class LogFold:
         pairs = zip(rows["timer_id"].tolist(), rows["route"].tolist(), strict=True)
         self.inherited += pairs
 
-    def _count(self, routes: npt.NDArray[np.int32], sign: int) -> None:
-        indexes, counts = np.unique(routes, return_counts=True)
-        for index, count in zip(indexes.tolist(), counts.tolist(), strict=True):
-            self.pending[index] = self.pending.get(index, 0) + sign * count
-
 
 # --- expected states ---
 
@@ -290,21 +277,21 @@ class Expected(NamedTuple):
     """States and counts that the log requires at one log end."""
 
     states: Packed
-    pending: dict[int, int] | None  # by index of route; None: not known
+    pending: Counter[int] | None  # by index of route; None: not known
     levels: Levels
-    level_pending: dict[int, int]  # by index of route, of messages on fixed levels
+    level_pending: Counter[int]  # by index of route, of messages on fixed levels
 
     @classmethod
     def of_walk(cls, by_id: LogFold) -> "Expected":
         """Return the result of a fold by id so far."""
-        pending, on_levels = dict(by_id.pending), dict(by_id.levels.pending)
+        pending, on_levels = by_id.pending.copy(), by_id.levels.pending.copy()
         return cls(by_id.states.copy(), pending, by_id.levels.copy(), on_levels)
 
     @classmethod
     def of_fold(cls, found: Fold, scanned: Scan, by_id: LogFold) -> "Expected":
         """Return the result of a fold by matching, for a log in which a broker wrote."""
         pending, level_pending = (
-            _counted(scanned["route"][rows])
+            Counter(scanned["route"][rows].tolist())
             for rows in (found.rows_pending, found.level_rows_pending)
         )
         levels = by_id.levels.of_fold(found)
@@ -317,18 +304,9 @@ class Expected(NamedTuple):
         states = IdStates()
         ids = np.array([timer_id for timer_id, _ in inherited], np.int64)
         states.put(ids, np.full(len(ids), lib.TS_PENDING, np.uint8))
-        added, pending = states.copy(), self.pending
-        packed = np.zeros(max(len(added), len(self.states)), np.uint8)
-        packed[: len(added)] = added
-        packed[: len(self.states)] |= self.states
-        if pending is not None:
-            for _, route in inherited:
-                pending[route] = pending.get(route, 0) + 1
-        for route in on_levels:
-            self.level_pending[route] = self.level_pending.get(route, 0) + 1
-        return self._replace(states=packed, pending=pending)
-
-
-def _counted(routes: npt.NDArray[np.int32]) -> dict[int, int]:
-    indexes, counts = np.unique(routes, return_counts=True)
-    return dict(zip(indexes.tolist(), counts.tolist(), strict=True))
+        added = states.copy()
+        size = max(len(added), len(self.states))
+        if self.pending is not None:
+            self.pending.update(route for _, route in inherited)
+        self.level_pending.update(on_levels)
+        return self._replace(states=_part(added, 0, size) | _part(self.states, 0, size))

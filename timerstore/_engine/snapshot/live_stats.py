@@ -18,7 +18,7 @@ import numpy as np
 
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.format.counts_json import Counts, Pending
+from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import (
     DELETED_TOPIC,
     INGEST_TOPIC,
@@ -33,6 +33,7 @@ from timerstore._engine.snapshot.snapshot_calls import SnapshotCalls, answered
 from timerstore._engine.snapshot.snapshot_log import read_topics
 from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.timer.checkpoint import copy_counts, counts_by_topic
 from timerstore.errors import CorruptError
 from timerstore.types.clock import SystemClock
 from timerstore.types.messages import Int64Array
@@ -67,18 +68,7 @@ class SnapshotCounts(SnapshotCalls):
         if is_stored and counts is not None:
             return position, counts
         self._timers.catch_up()
-        pending: Pending = {}
-        on_level: Pending = {}
-        ends: Pending = {}
-        for route in self._view.routes.by_index:
-            native = route.native
-            for part, count in (
-                (pending, int(native.pending)),
-                (on_level, int(native.level_pending)),
-                (ends, int(route.queue.count)),
-            ):
-                if count:
-                    part.setdefault(route.topic, {})[route.queue_id] = count
+        pending, ends, on_level = counts_by_topic(copy_counts(self._view.routes))
         return position, Counts(position.log_end, pending, ends, {}, on_level)
 
 
@@ -266,17 +256,13 @@ class LiveStats:
         A message that rolls counts at its present slot. The last row counts pending messages that
         are not on the wheel: on the far wheel, on a fixed level, or just put.
         """
-        late, ahead = self.late, self.due_ms - self.now_ms
-        rows = [("late", late)]
-        rows.append((BUCKETS[0][0], int(self.counts[ahead < BUCKETS[0][1]].sum()) - late))
-        low = BUCKETS[0][1]
-        for name, bound in BUCKETS[1:]:
-            rows.append((name, int(self.counts[(ahead >= low) & (ahead < bound)].sum())))
-            low = bound
-        rows.append(("later", int(self.counts[ahead >= low].sum())))
-        on_it = int(self.counts.sum())
-        rows.append(("not on it", max(0, (self.pending or 0) - on_it)))
-        return rows
+        late, names = self.late, (*(name for name, _ in BUCKETS), "later")
+        bounds = [bound for _, bound in BUCKETS]
+        places = np.searchsorted(bounds, self.due_ms - self.now_ms, side="right")
+        counts = np.bincount(places, self.counts, len(names)).astype(np.int64).tolist()
+        missing = max(0, (self.pending or 0) - sum(counts))
+        counts[0] -= late
+        return [("late", late), *zip(names, counts, strict=True), ("not on it", missing)]
 
     def ahead(self, unit_ms: int, places: int) -> Int64Array:
         """Return how many messages are due in each unit of time, from the present one on."""

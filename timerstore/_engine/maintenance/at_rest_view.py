@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base.argument_types import Int64Array
-from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import topics_json, watermark, wheel_slot
 from timerstore._engine.format.far_table import UNIT_BYTES, FarTable
 from timerstore._engine.format.queue_unit import UNIT_BYTES as QUEUE_UNIT_BYTES
@@ -30,7 +29,7 @@ from timerstore._engine.maintenance.store_view import (
     FarChains,
     Findings,
     LogPart,
-    SideFiles,
+    StoreView,
     TimerEnd,
     WheelCopy,
 )
@@ -220,11 +219,8 @@ class _FarFiles(FarWheel):
         self.begin, self.end = table.begin, table.end
 
 
-class AtRestView(NotCopyable):
+class AtRestView(StoreView):
     """One directory."""
-
-    engine = None
-    memory = None
 
     def __init__(
         self,
@@ -249,12 +245,6 @@ class AtRestView(NotCopyable):
         self.deleted_below = _deleted_below(self.disk, self.tree)
         self.log_begin, self.log_end = self._files.begin, self._files.end
         self.is_open = self.disk.exists(self.tree.abort)
-        self.is_quiet = False  # known after the log was read
-        self.side: SideFiles | None = None
-        self.far_table: FarTable | None = None
-        self.wheel: WheelCopy | None = None
-        self.wheel_file: bytes | None = None
-        self.timer_log: Segments | None = None
         if self.mark is not None:
             size, mark = self.config.timer_log_segment_bytes, self.mark
             begin, end = mark.timer_log_begin, mark.timer_log_end
@@ -302,16 +292,14 @@ class AtRestView(NotCopyable):
         self.log_end = log.end
         is_clean = not self.is_open and self.mark is not None
         self.is_quiet = is_clean and self.mark is not None and log.end == self.mark.log_end
-        yield from damage_of(log)
+        self.record_offsets = log.offsets
+        for gap in log.damaged:
+            wanted = f"records, log offsets {gap.begin} to {gap.end}"
+            yield Problem("damaged bytes", log.files.place(gap.begin, gap.end), wanted, gap.why)
         findings.count("records", len(log.offsets))
         findings.count("log bytes", log.end - log.begin)
         findings.count("damaged bytes", sum(gap.end - gap.begin for gap in log.damaged))
         findings.count("torn tail bytes", sum(g.end - g.begin for g in log.tail if not g.is_zero))
-
-    @property
-    def record_offsets(self) -> Int64Array:
-        """The log offsets of all records, after `log_parts`."""
-        return self._log.offsets
 
     def queue_units(self, route: Route, offset: int, count: int) -> bytes | None:
         """Return the units that the files of a queue have. None: a file is missing or short, which
@@ -349,10 +337,6 @@ class AtRestView(NotCopyable):
             self._missing.add(path)
             self.findings.add(f"a queue's file{self.derived()}", path, wanted, got)
 
-    def first_offset(self, route: Route) -> int | None:  # noqa: ARG002
-        """Return None: the queue may have lost records by damage."""
-        return None
-
     # --- wheels ---
 
     def _take_wheel(self) -> None:
@@ -389,10 +373,3 @@ class AtRestView(NotCopyable):
                 yield FarChains(far, table.rows, table.width, view)
         finally:
             far.segments.close()
-
-
-def damage_of(log: AtRestLog) -> Iterator[Problem]:
-    """Return every range of the log that does not read."""
-    for gap in log.damaged:
-        wanted = f"records, log offsets {gap.begin} to {gap.end}"
-        yield Problem("damaged bytes", log.files.place(gap.begin, gap.end), wanted, gap.why)

@@ -9,14 +9,13 @@ Locking: the checkpoint's lock, the wheel's, the append lock, dispatch's; one af
 Raises: FailedError if the store has failed. Damage is a finding.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from timerstore._engine.base.native import FAULTS, ffi, lib
-from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import wheel_slot
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.log.scanned_records import Scan
@@ -29,6 +28,7 @@ from timerstore._engine.maintenance.store_view import (
     LogPart,
     Memory,
     SideFiles,
+    StoreView,
     TimerEnd,
     UnitRun,
     WheelCopy,
@@ -37,6 +37,7 @@ from timerstore._engine.maintenance.store_view import (
 from timerstore._engine.queues.record_lookup import RecordUnits, scan_batches
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.segments import Segments
 from timerstore.errors import CorruptError, TimerStoreError
 from timerstore.types.reports import Problem
 
@@ -44,13 +45,8 @@ _PAGE_BYTES = 4096
 _LENGTH_IS_RIGHT = (lib.TS_FAULT_POSITION, lib.TS_FAULT_BODY_CRC, lib.TS_FAULT_PROPERTY_CRC)
 
 
-class LiveView(NotCopyable):
+class LiveView(StoreView):
     """One open store."""
-
-    is_built = True
-    is_quiet = False
-    knows_delays = False  # the table may have changed since units were written
-    record_offsets = None  # there may be too many for memory
 
     def __init__(self, findings: Findings, engine: LiveStore) -> None:
         engine.log.check_alive()
@@ -60,13 +56,10 @@ class LiveView(NotCopyable):
         self.disk = engine.disk
         self.tree = engine.directory.tree
         self._segments = engine.log.segments
-        self.timer_log = engine.timer_log.segments
+        self.timer_log: Segments = engine.timer_log.segments
         self.log_begin = self._segments.begin
+        self.deleted_below = engine.routes.deleted_below
         self._units = RecordUnits(self.config.level_delays)
-
-    def derived(self, how: str = "") -> str:  # noqa: ARG002
-        """Return no advice: an open store does not repair its derived files."""
-        return ""
 
     # --- copies ---
 
@@ -92,15 +85,9 @@ class LiveView(NotCopyable):
             self.side = read_side(disk, tree)
             self.far_table = read_far_table(self)
             self.wheel = self._copy_wheel()
-            self.wheel_file: bytes | None = None
             if (size := disk.file_bytes(tree.timer_wheel)) is not None:
                 size = min(size, len(self.wheel.slots) + wheel_slot.SLOT_BYTES)
                 self.wheel_file = disk.open(tree.timer_wheel, read_only=True).read(0, size)
-
-    @property
-    def deleted_below(self) -> Mapping[str, int]:
-        """By topic: the log offset below which its records are deleted."""
-        return self.engine.routes.deleted_below
 
     def _copy_wheel(self) -> WheelCopy:
         engine = self.engine

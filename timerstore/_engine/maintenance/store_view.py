@@ -7,6 +7,7 @@ Each check exists once and works on either view. A part that a view does not hav
 check does nothing. A directory has no memory to compare with its files, and no index of its own.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore._engine.base.argument_types import Int64Array
+from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import timer_unit
 from timerstore._engine.format.counts_json import Levels
 from timerstore._engine.format.far_table import FarTable
@@ -224,104 +226,69 @@ class LiveStore(Protocol):
     far: FarWheel
 
 
-class StoreView(Protocol):
+class StoreView(NotCopyable, ABC):
     """A store, as far as checks read it."""
 
-    @property
-    def findings(self) -> Findings:
-        """The findings so far."""
+    findings: Findings
+    config: StoreConfig
+    """The configuration, with the sizes of the files."""
+    disk: Disk
+    tree: Tree
+    mark: Watermark | None
+    """The watermark of the last completed checkpoint."""
+    engine: LiveStore | None = None
+    """The engine of an open store; None: only its files are read."""
+    is_built = True
+    """Whether the derived files exist. The first opening of a restored store makes them."""
+    is_quiet = False
+    """Whether the files are those of a store that was closed: all agree with the watermark."""
+    knows_delays = False
+    """Whether the fixed levels' delays of `config` are certainly those of the queue units."""
+    deleted_below: Mapping[str, int]
+    """By topic: the log offset below which its records are deleted."""
+    log_begin: int
+    log_end: int
+    timer_log: Segments | None = None
+    """The timer log's files."""
+    side: SideFiles | None = None
+    """The side files of the watermark."""
+    far_table: FarTable | None = None
+    """The far wheel's table that the watermark names."""
+    memory: Memory | None = None
+    """The memory of an open store; None for a directory."""
+    wheel: WheelCopy | None = None
+    """The wheel's slots."""
+    wheel_file: bytes | None = None
+    record_offsets: Int64Array | None = None
+    """The log offsets of all records, after `log_parts`; None: not kept."""
 
-    @property
-    def config(self) -> StoreConfig:
-        """The configuration, with the sizes of the files."""
-
-    @property
-    def disk(self) -> Disk:
-        """The disk."""
-
-    @property
-    def tree(self) -> Tree:
-        """The names of the files."""
-
-    @property
-    def mark(self) -> Watermark | None:
-        """The watermark of the last completed checkpoint."""
-
-    @property
-    def engine(self) -> LiveStore | None:
-        """The engine of an open store; None: only its files are read."""
-
-    @property
-    def is_built(self) -> bool:
-        """Whether the derived files exist. The first opening of a restored store makes them."""
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the files are those of a store that was closed: all agree with the watermark."""
-
-    @property
-    def knows_delays(self) -> bool:
-        """Whether the fixed levels' delays of `config` are certainly those of the queue units."""
-
-    @property
-    def deleted_below(self) -> Mapping[str, int]:
-        """By topic: the log offset below which its records are deleted."""
-
-    @property
-    def log_begin(self) -> int:
-        """The begin of the log."""
-
-    @property
-    def log_end(self) -> int:
-        """The end of the log."""
-
-    @property
-    def timer_log(self) -> Segments | None:
-        """The timer log's files."""
-
-    @property
-    def side(self) -> SideFiles | None:
-        """The side files of the watermark."""
-
-    @property
-    def far_table(self) -> FarTable | None:
-        """The far wheel's table that the watermark names."""
-
-    @property
-    def memory(self) -> Memory | None:
-        """The memory of an open store; None for a directory."""
-
-    @property
-    def wheel(self) -> WheelCopy | None:
-        """The wheel's slots."""
-
-    @property
-    def wheel_file(self) -> bytes | None:
-        """The wheel's file."""
-
-    def derived(self, how: str = ...) -> str:
+    def derived(self, how: str = "opening makes it again") -> str:  # noqa: ARG002
         """Return how to repair a derived file, to be added to a finding; empty for an open store,
         which does not repair its files.
         """
+        return ""
 
+    @abstractmethod
     def take(self) -> bool:
         """Copy files and memory that must not change during the checks. Return False if files are
         so damaged that they must not be mapped.
         """
 
+    @abstractmethod
     def log_parts(self, begin: int, end: int) -> Iterator[LogPart | Problem]:
         """Read the records of [begin, end), past damage."""
 
-    @property
-    def record_offsets(self) -> Int64Array | None:
-        """The log offsets of all records, after `log_parts`; None: not kept."""
-
+    @abstractmethod
     def queue_units(self, route: Route, offset: int, count: int) -> bytes | None:
         """Return at most `count` units of a queue. None: a file is missing, which is reported."""
 
-    def first_offset(self, route: Route) -> int | None:
-        """Return the queue offset of a queue's first record in the log; None: not known."""
+    def first_offset(self, route: Route) -> int | None:  # noqa: ARG002
+        """Return the queue offset of a queue's first record in the log; None: not known, as damage
+        may have removed records.
+        """
+        return None
 
+    @abstractmethod
     def far_chains(self) -> AbstractContextManager[FarChains | None]:
         """Return the far wheel's chains. They do not change in the context."""
 

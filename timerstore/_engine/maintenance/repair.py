@@ -124,8 +124,9 @@ class _Plan:
             self._free[begin] -= size
             self.places[begin].append((one.topic, one.queue_id, offset))
 
-    def fill(self, gap: Gap, store_ms: int) -> Iterator[tuple[int, bytes]]:
+    def fill(self, gap: Gap) -> Iterator[tuple[int, bytes]]:
         """Return (log offset, bytes) that fill a damaged range with valid records."""
+        store_ms = self._store_ms(gap.begin)
         at, left = gap.begin, gap.end - gap.begin
         is_last = gap.end % self._log.files.segment_bytes == 0
         places = self.places[gap.begin]
@@ -140,6 +141,12 @@ class _Plan:
             yield at, filler_record.blank(at, left)
         elif left:
             yield from self._pad(at, left, store_ms)
+
+    def _store_ms(self, log_offset: int) -> int:
+        """Return the store time of the record before, else of the one after, to keep the order."""
+        before = int(np.searchsorted(self._log.offsets, log_offset)) - 1
+        times = self._log.store_ms
+        return int(times[max(before, 0)]) if len(times) else 0
 
     def _can_pad(self, size: int, *, is_last: bool) -> bool:
         least = filler_record.padding_bytes_min(self.pad_topic)
@@ -198,7 +205,7 @@ def repair_directory(
     plan = _Plan(log, queues, topics)
     with staged_directory(disk, into, "repair", ".repairing") as tree:
         disk.make_directory(tree.commit_log)
-        _Copy(disk, log, plan, tree).run()
+        _copy_log(disk, log, plan, tree)
         _write_rest(disk, findings, found, log, tree)
         disk.sync_directory(tree.root)
     _tell(findings, log, plan)
@@ -234,50 +241,29 @@ def _fits(staged: bytes, there: bytearray) -> bool:
     return not bool(((log != piece) & (log != 0)).any())
 
 
-class _Copy:
-    """Copies readable ranges and fills damaged ones."""
-
-    def __init__(self, disk: Disk, log: AtRestLog, plan: _Plan, target: Tree) -> None:
-        self._disk = disk
-        self._log = log
-        self._plan = plan
-        self._target = target
-
-    def run(self) -> None:
-        """Write every segment of the new log."""
-        size = self._log.files.segment_bytes
-        for begin in range(self._log.begin, self._log.end, size or 1):
-            path = self._target.commit_log / self._log.files.path(begin).name
-            file = self._disk.open(path, create=True)
-            file.resize(size)
-            self._copy(file, begin, min(begin + size, self._log.end))
-            file.sync()
-        self._disk.sync_directory(self._target.commit_log)
-
-    def _copy(self, file: File, begin: int, end: int) -> None:
-        at = begin
-        for gap in self._log.damaged:
+def _copy_log(disk: Disk, log: AtRestLog, plan: _Plan, target: Tree) -> None:
+    """Write every segment of the new log: copy readable ranges and fill damaged ones."""
+    size = log.files.segment_bytes
+    for begin in range(log.begin, log.end, size or 1):
+        file = disk.open(target.commit_log / log.files.path(begin).name, create=True)
+        file.resize(size)
+        at, end = begin, min(begin + size, log.end)
+        for gap in log.damaged:
             if begin <= gap.begin < end:
-                self._copy_bytes(file, at, gap.begin)
-                for offset, data in self._plan.fill(gap, self._store_ms(gap.begin)):
+                _copy_bytes(disk, log, file, at, gap.begin)
+                for offset, data in plan.fill(gap):
                     file.write(data, offset - begin)
                 at = gap.end
-        self._copy_bytes(file, at, end)
+        _copy_bytes(disk, log, file, at, end)
+        file.sync()
+    disk.sync_directory(target.commit_log)
 
-    def _copy_bytes(self, file: File, begin: int, end: int) -> None:
-        size = self._log.files.segment_bytes
-        while begin < end:
-            part = min(_CHUNK_BYTES, end - begin)
-            data = self._log.files.read(self._disk, begin, part)
-            self._log.files.overlay_staged(begin, data)  # also where the file was cut
-            file.write(memoryview(data), begin % size)
-            begin += part
 
-    def _store_ms(self, log_offset: int) -> int:
-        """Return the store time of the record before, else of the one after, to keep the order."""
-        before = int(np.searchsorted(self._log.offsets, log_offset)) - 1
-        times = self._log.store_ms
-        return int(times[max(before, 0)]) if len(times) else 0
+def _copy_bytes(disk: Disk, log: AtRestLog, file: File, begin: int, end: int) -> None:
+    for at in range(begin, end, _CHUNK_BYTES):
+        data = log.files.read(disk, at, min(_CHUNK_BYTES, end - at))
+        log.files.overlay_staged(at, data)  # also where the file was cut
+        file.write(memoryview(data), at % log.files.segment_bytes)
 
 
 def _write_rest(

@@ -249,6 +249,7 @@ class AtRestView(StoreView):
             size, mark = self.config.timer_log_segment_bytes, self.mark
             begin, end = mark.timer_log_begin, mark.timer_log_end
             self.timer_log = _FileRange(self.disk, self.tree.timer_log, size, begin, end)
+            self.timer_end = TimerEnd(end, mark.timer_queue_offset)
 
     def derived(self, how: str = "opening makes it again") -> str:
         """Return how a damaged derived file is repaired."""
@@ -349,10 +350,7 @@ class AtRestView(StoreView):
             self.findings.add(f"the wheel's size{self.derived(how)}", path, wanted, got)
         elif mark is not None:
             self.wheel_file = self.disk.open(path, read_only=True).read(0, got)
-            slots = np.frombuffer(self.wheel_file[:wanted], np.uint8)
-            timer_end = TimerEnd(mark.timer_log_end, mark.timer_queue_offset)
-            precision_ms, count = config.precision_ms, config.wheel_slot_count
-            self.wheel = WheelCopy(slots, None, timer_end, count, precision_ms)
+            self.wheel = WheelCopy(np.frombuffer(self.wheel_file[:wanted], np.uint8), None)
 
     @contextmanager
     def far_chains(self) -> Iterator[FarChains | None]:

@@ -198,9 +198,8 @@ def check_log(view: StoreView) -> LogResult:
         if route.native.kind == lib.TS_ROUTE_LEVELS
     }
     fold = LogFold(engine.store_id, floor, levels)
-    assert view.wheel is not None, "an open store has a wheel"
     order = _OrderCheck(
-        view.findings, engine.timer_log.segments, view.wheel.timer_end, engine.log.segments
+        view.findings, engine.timer_log.segments, view.timer_end, engine.log.segments
     )
     walk = _Walk(view, fold, order)
     mark_end = begin if view.mark is None else min(max(begin, view.mark.log_end), end)

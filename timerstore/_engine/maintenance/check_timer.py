@@ -102,12 +102,12 @@ class _ChainCheck(NotCopyable):
         self._segments = segments
         self._hint = view.derived("opening makes it again once the watermark is removed")
         self._slots = wheel_slot.read(copy.slots.tobytes())
-        self._end = copy.timer_end.end
+        self._end = view.timer_end.end
         self._native = ffi.new("ts_wheel *")
         self._view = ffi.from_buffer("uint8_t[]", copy.slots)
         self._native.slots = self._view
-        self._native.slot_count = copy.slot_count
-        self._native.precision_ms = copy.precision_ms
+        self._native.slot_count = view.config.wheel_slot_count
+        self._native.precision_ms = view.config.precision_ms
         self._chained = np.empty(_BATCH, CHAINED)
         self._out = ffi.from_buffer("ts_chained[]", self._chained)
 
@@ -330,7 +330,7 @@ def check_timer_log(view: StoreView, log: LogResult) -> None:
     segments, engine = view.timer_log, view.engine
     if segments is None:
         return
-    end = _end_of(view)
+    end = view.timer_end.end
     per_segment = timer_unit.units_per_segment(segments.segment_bytes)
     for number in segments.numbers:
         begin = number * segments.segment_bytes
@@ -346,12 +346,6 @@ def check_timer_log(view: StoreView, log: LogResult) -> None:
             view.findings.raised(f"timer log{view.derived()}", where, error)
     if engine is not None:
         _check_tail(view, engine, segments)
-
-
-def _end_of(view: StoreView) -> int:
-    if view.engine is None:
-        return 0 if view.mark is None else view.mark.timer_log_end
-    return 0 if view.wheel is None else view.wheel.timer_end.end
 
 
 def _check_units(

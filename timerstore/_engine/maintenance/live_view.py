@@ -95,12 +95,10 @@ class LiveView(StoreView):
         size = wheel.slot_count * wheel_slot.SLOT_BYTES
         pages = (size + _PAGE_BYTES - 1) // _PAGE_BYTES
         with wheel.lock:
+            self.timer_end = TimerEnd(engine.timer_log.end, engine.timer_log.linked_offset)
             return WheelCopy(
                 np.frombuffer(ffi.buffer(wheel.native.slots, size), np.uint8).copy(),
                 np.frombuffer(ffi.buffer(wheel.native.dirty_pages, pages), np.uint8).copy(),
-                TimerEnd(engine.timer_log.end, engine.timer_log.linked_offset),
-                wheel.slot_count,
-                wheel.precision_ms,
             )
 
     def _take_memory(self) -> Memory:

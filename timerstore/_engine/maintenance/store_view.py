@@ -166,14 +166,11 @@ class TimerEnd(NamedTuple):
 
 
 class WheelCopy(NamedTuple):
-    """The wheel's slots, and the end of the timer log that belongs to them."""
+    """The wheel's slots."""
 
     slots: npt.NDArray[np.uint8]
     dirty: npt.NDArray[np.uint8] | None
     """For each page, whether the file may differ; None: the slots are the file's."""
-    timer_end: TimerEnd
-    slot_count: int
-    precision_ms: int
 
 
 class SideFiles(NamedTuple):
@@ -250,6 +247,8 @@ class StoreView(NotCopyable, ABC):
     log_end: int
     timer_log: Segments | None = None
     """The timer log's files."""
+    timer_end = TimerEnd(0, 0)
+    """The end of the timer log that belongs to `wheel`."""
     side: SideFiles | None = None
     """The side files of the watermark."""
     far_table: FarTable | None = None

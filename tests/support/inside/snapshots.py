@@ -63,5 +63,5 @@ def position_steps(view: Any) -> dict[str, Attribute]:
         "show": Attribute(view.log.segments, "show"),
         "covered": Attribute(view, "_covered_by_files"),
         "forget": Attribute(view.routes.by_index[0].queue, "forget"),
-        "units": Attribute(view, "_add"),
+        "units": Attribute(view.routes.by_index[0].queue, "add"),
     }

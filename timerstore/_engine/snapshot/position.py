@@ -108,8 +108,11 @@ class Snapshot:
 
     @property
     def timer_log_begin_now(self) -> int:
-        """The begin of the first file of the timer log, which retention may have moved."""
-        return timer_log_begin(self.tree, self.timer_log_segment_bytes)
+        """The begin of the first file of the timer log, which retention may have moved. Only the
+        files tell: the watermark does not.
+        """
+        begins = segments_of(self.tree.timer_log, self.timer_log_segment_bytes)
+        return begins[0] if begins else 0
 
     def pinned(
         self, log_end: int, timer_log_end: int | None, as_of_ms: int | None = None
@@ -138,12 +141,6 @@ class Snapshot:
             timer_log_begin=min(self.timer_log_begin, timers),
             as_of_ms=as_of_ms,
         )
-
-
-def timer_log_begin(tree: Tree, segment_bytes: int) -> int:
-    """Return where the timer log begins. Only its files tell: the watermark does not."""
-    begins = segments_of(tree.timer_log, segment_bytes)
-    return begins[0] if begins else 0
 
 
 def limits(
@@ -323,14 +320,7 @@ class PositionReader:
             raise ConfigError(f"path: {tree.root} {what}")
         config = adopt_geometry(disk, tree, StoreConfig(index_enabled=False), mark)
         if mark is not None:
-            begin = timer_log_begin(tree, config.timer_log_segment_bytes)
-            ours = limits(
-                tree.root,
-                config,
-                (min(mark.log_begin, mark.log_end), mark.log_end),
-                (min(begin, mark.timer_log_end), mark.timer_log_end),
-                mark.store_id,
-            )
+            ours = as_of(limits(tree.root, config, store_id=mark.store_id), mark)
             if not broker_was_here(ours, mark):
                 return ours
         return broker_limits(tree, config, self._precision_ms)

@@ -18,7 +18,13 @@ from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.owner import Closing, NotCopyable, close_at_exit, warn_unclosed
+from timerstore._engine.base.owner import (
+    Closing,
+    NotCopyable,
+    close_at_exit,
+    forked_error,
+    warn_unclosed,
+)
 from timerstore._engine.format.store_paths import BACKUP_JSON
 from timerstore._engine.read.queue_reader import QueueReader
 from timerstore._engine.snapshot.position import SnapshotPosition
@@ -30,7 +36,6 @@ from timerstore.errors import (
     ConfigError,
     CorruptError,
     FailedError,
-    ForkedError,
     GoneError,
     ReadOnlyError,
     TimerStoreError,
@@ -148,12 +153,7 @@ class SnapshotCalls(Closing):
     def check_open(self) -> None:
         """Raise ClosedError or ForkedError if the store cannot be used."""
         if os.getpid() != self._pid:
-            raise ForkedError(
-                "a store belongs to the process that opened it",
-                where=self._root,
-                wanted=f"process {self._pid}",
-                got=f"process {os.getpid()}",
-            )
+            raise forked_error(self._root, self._pid)
         if self._closed:
             raise ClosedError("the store is closed", where=self._root)
 

@@ -151,11 +151,11 @@ class SnapshotLog(NotCopyable):
         self.segments = segments
         self.lock = threading.RLock()
         self.last_store_ms = 0
-        self.failed = None
         self.end = 0
 
-    def show(self, end: int) -> None:
-        """Read up to this log offset."""
+    def show(self, begin: int, end: int) -> None:
+        """Read [begin, end) from now on."""
+        self.segments.show(begin, end)
         self.end = end
 
     @property
@@ -176,9 +176,6 @@ class SnapshotLog(NotCopyable):
         """The offset after the last record that is read."""
         return self.end
 
-    def check_alive(self) -> None:
-        """Return: a log that is only read cannot fail."""
-
 
 # --- snapshot queue ---
 # `SnapshotQueue`: a consume queue that its owner goes on writing, read up to the position.
@@ -196,7 +193,6 @@ class SnapshotQueue(ConsumeQueue):
 
     def __init__(self, disk: ReadOnlyDisk, directory: Path, segment_bytes: int) -> None:
         super().__init__(disk, directory, segment_bytes)
-        self._directory = directory
         self._files = SnapshotUnits(disk, directory, segment_bytes)
         self._segments = self._files
         self.is_settled = False
@@ -230,7 +226,7 @@ class SnapshotQueue(ConsumeQueue):
             if not is_whole or (wanted is not None and self.count != wanted):
                 raise CorruptError(
                     "a queue does not reach as far as the log",
-                    where=self._directory,
+                    where=self._files.directory,
                     wanted=f"units up to {wanted}",
                     got=self.count,
                 )
@@ -255,7 +251,7 @@ class SnapshotQueue(ConsumeQueue):
             if offset < self.count or self._files.numbers or self._files.tail_begin is not None:
                 raise CorruptError(
                     "queue offsets in the log have a gap",
-                    where=self._directory,
+                    where=self._files.directory,
                     wanted=f"{self.count} and on",
                     got=offset,
                 )

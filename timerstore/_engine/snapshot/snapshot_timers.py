@@ -12,7 +12,7 @@ Thread safety: one thread at a time.
 Invariants: states, cursors of levels and pending counts are those of the log up to `_at`.
 """
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -57,17 +57,19 @@ class SnapshotTimers(NotCopyable):
     def _reset(self) -> None:
         view = self._view
         self.states, self.cursors = TimerStates(), LevelCursors()
-        self.store_id = view.position.store.store_id or 0
         self._at = -1
-        timer_route = timer_recovery.timer_route(view.routes)
         self.dispatch = SettledQueues()
-        self.pending = SnapshotPending(self, view, timer_route, self.store_id)
-        self._log = view.log
         self.level_pending = LevelPending(
             view.config, view.log, view.routes, self.dispatch, self.cursors
         )
+        self._read_ids_of(view.position.store.store_id or 0)
+
+    def _read_ids_of(self, store_id: int) -> None:
+        """Use the timer ids of this store."""
+        self.store_id = store_id
+        self.pending = SnapshotPending(self, self._view)
         self.counts = PendingCounts(
-            self._clock, view.config.precision_ms, self.pending, self.level_pending.due_ms
+            self._clock, self._view.config.precision_ms, self.pending, self.level_pending.due_ms
         )
 
     def catch_up(self) -> None:
@@ -127,7 +129,7 @@ class SnapshotTimers(NotCopyable):
         """
         timers = _within(self.pending.entries(), begin_ms, end_ms)
         on_level = _within(self.level_pending.entries(), begin_ms, end_ms)
-        routes, log = self._view.routes, self._log
+        routes, log = self._view.routes, self._view.log
         if topic is not None and len(timers):
             real = real_routes(log, routes, timers["log_offset"], timers["size"], is_level=False)
             timers = timers[is_of_topic(routes, real, topic)]
@@ -193,8 +195,7 @@ class SnapshotTimers(NotCopyable):
             )
         found = fold(scanned, known_id=self.store_id or None)
         if not self.store_id and found.store_id:  # a broker took over a store of ours
-            self.store_id = found.store_id
-            self.pending.store_id = found.store_id
+            self._read_ids_of(found.store_id)
         view.routes.clear_counts()
         timer_recovery.fold_from_empty(self.states, view.routes, scanned, found)
         level_delivery.fold_from_empty(view.routes, scanned["route"][found.level_rows_pending])
@@ -228,33 +229,21 @@ class SnapshotTimers(NotCopyable):
 class SnapshotPending(PendingReader):
     """Reads pending messages from the timer topic's queue, every copy of each."""
 
-    def __init__(
-        self, timers: SnapshotTimers, view: SnapshotView, timer_route: Any, store_id: int
-    ) -> None:
+    def __init__(self, timers: SnapshotTimers, view: SnapshotView) -> None:
         super().__init__(
             view.config,
             view.log,
             timers.states,
             view.routes,
             timers.dispatch,
-            timer_route,
-            store_id,
+            timer_recovery.timer_route(view.routes),
+            timers.store_id,
         )
         self._timers = timers
-        self._queue = timer_route.queue
 
-    @property
-    def store_id(self) -> int:
-        """The store whose timer ids are used."""
-        return self._store_id
-
-    @store_id.setter
-    def store_id(self, store_id: int) -> None:
-        self._store_id = store_id
-
-    def parts(self) -> Any:
-        """Return every copy of a pending message as a due entry, in the order of the queue."""
-        return self._backlog(self._queue.min_offset)
+    def parts(self) -> Iterator[Records]:
+        """Yield every copy of a pending message as a due entry, in the order of the queue."""
+        return self._backlog(self._timer_route.queue.min_offset)
 
     def entries(self) -> Records:
         """Return every pending message as a due entry, in order of (due, id).
@@ -274,7 +263,7 @@ class SnapshotPending(PendingReader):
 
     def _place(self, timer_id: int) -> str:
         """Return where the queue says that its record is, unless the message rolled."""
-        queue, segments = self._queue, self._log.segments
+        queue, segments = self._timer_route.queue, self._log.segments
         if not queue.min_offset <= timer_id < queue.count:
             return f"{segments.directory}"
         at = int(queue_unit.read(queue.read(timer_id, 1))["log_offset"][0])

@@ -136,8 +136,7 @@ class SnapshotView(NotCopyable):
         self._is_torn = True
         last, self.position = self.position, position
         begin = position.store.log_begin
-        self.log.segments.show(begin, position.log_end)
-        self.log.show(position.log_end)
+        self.log.show(begin, position.log_end)
         if from_scratch or position.mark != last.mark or begin != last.store.log_begin:
             self._covered = self._tail_end = self._covered_by_files(position)
             self._tail_units, self._tail_units_max = 0, None
@@ -243,7 +242,10 @@ class SnapshotView(NotCopyable):
                 count = call_with_routes(
                     segments, view, self.routes, self._clock, "queues", make, begin
                 )
-                self._add(count)
+                for index, offsets, units in self._units.by_queue(count):
+                    queue = self._settle(self.routes.by_index[index], is_done=False)
+                    self._tail_units += len(units)
+                    queue.add(int(offsets[0]), units.data.cast("B"))
                 if self._units.reached <= begin:
                     raise CorruptError(
                         "the log ends before its known end",
@@ -251,13 +253,6 @@ class SnapshotView(NotCopyable):
                         wanted=f"records up to {self.log.end}",
                     )
                 self._tail_end = self._units.reached
-
-    def _add(self, count: int) -> None:
-        """Add the units of the last batch to their queues."""
-        for index, offsets, units in self._units.by_queue(count):
-            queue = self._settle(self.routes.by_index[index], is_done=False)
-            self._tail_units += len(units)
-            queue.add(int(offsets[0]), units.data.cast("B"))
 
     def close(self) -> None:
         """Close the files."""

@@ -181,23 +181,20 @@ class PendingSet:
         return kept
 
 
-def pending_set(store: Snapshot, shard: int = 0, on_corrupt: OnCorrupt = "fail") -> PendingSet:
-    """Return the messages that were pending when the log ended as in `store`."""
-    found = _from_side_files(store)
-    return _from_log(store, shard, on_corrupt) if found is None else found
-
-
-def newest_pending_set(
-    store: Snapshot, shard: int = 0, on_corrupt: OnCorrupt = "fail"
+def pending_set(
+    store: Snapshot, shard: int, on_corrupt: OnCorrupt, *, is_pinned: bool
 ) -> tuple[Snapshot, PendingSet]:
-    """Return the same for now, and the snapshot of now. It rarely has to read the log, because a
-    newer watermark than that of `store` is taken as well.
+    """Return the messages that were pending when the log ended as in the snapshot, and that
+    snapshot: `store`, or if that is not pinned, one of now. A newer one rarely has to read the log,
+    because a newer watermark than that of `store` is taken as well.
     """
     for _ in range(_TRIES):
         found = _from_side_files(store)
         if found is not None:
             return store, found
-        again = refreshed(store) if store.store_id is not None else store
+        if is_pinned or store.store_id is None:
+            break
+        again = refreshed(store)
         if again == store or again.log_end < store.log_end:  # read on past the last checkpoint
             break
         store = again
@@ -401,9 +398,7 @@ def facts_for(
         CorruptError: the log is damaged and the scan's `on_corrupt` is "fail".
     """
     if wanted.table == "timers":
-        if is_pinned:
-            return store, Facts(pending=pending_set(store, shard, wanted.on_corrupt))
-        store, pending = newest_pending_set(store, shard, wanted.on_corrupt)
+        store, pending = pending_set(store, shard, wanted.on_corrupt, is_pinned=is_pinned)
         return store, Facts(pending=pending)
     if "cancelled" in wanted.columns:
         return store, Facts(cancelled_offsets(store, shard, wanted.on_corrupt))

@@ -63,6 +63,17 @@ class Buckets(NamedTuple):
     first: int
     size: int
 
+    def edges(self) -> Int64Array:
+        """Return the begin of each bucket and the end of the last one, ms since 1970."""
+        numbers = np.arange(self.first, self.first + self.size + 1, dtype=np.int64)
+        return numbers * (1000 * self.unit_s)
+
+    def counts_of(self, due_ms: Int64Array) -> Int64Array:
+        """Return how many of these times lie in each bucket."""
+        places = due_ms // (1000 * self.unit_s) - self.first
+        places = places[(places >= 0) & (places < self.size)]
+        return np.bincount(places, minlength=self.size).astype(np.int64)
+
 
 def buckets_of(now_ms: int, begin: object, end: object, by: object) -> Buckets:
     """Return the buckets that [begin, end) touches. Default: the 24 hours from now on.
@@ -148,9 +159,7 @@ class Calendar(NotCopyable):
 
     def read(self, buckets: Buckets, topic: str | None) -> Histogram:
         """Return the number of pending messages in each bucket, for a topic or all."""
-        unit_ms = 1000 * buckets.unit_s
-        edges = np.arange(buckets.first, buckets.first + buckets.size + 1, dtype=np.int64)
-        edges *= unit_ms
+        edges = buckets.edges()
         counts = np.zeros(buckets.size, np.int64)
         number = 0 if topic is None else self._routes.topic_numbers.get(topic)
         if number is None or not buckets.size:
@@ -176,9 +185,7 @@ class Calendar(NotCopyable):
             for entries, is_level in ((timers, False), (levels, True)):
                 found = self._real_routes(entries, is_level=is_level)
                 is_wanted = found >= 0 if topic is None else is_of_topic(self._routes, found, topic)
-                places = entries["due_ms"][is_wanted] // (1000 * buckets.unit_s) - buckets.first
-                places = places[(places >= 0) & (places < buckets.size)]
-                counts += np.bincount(places, minlength=buckets.size)
+                counts += buckets.counts_of(entries["due_ms"][is_wanted])
 
     def _real_routes(self, entries: Records | Entries, *, is_level: bool) -> Any:
         return real_routes(

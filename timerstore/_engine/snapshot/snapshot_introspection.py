@@ -224,13 +224,7 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
         buckets = buckets_of(self._clock.now_ms, begin, end, by)
         self._timers.catch_up()
         due_ms = np.concatenate([one["due_ms"] for one in self._timers.entries(topic=topic)])
-        unit_ms = 1000 * buckets.unit_s
-        numbers = due_ms // unit_ms - buckets.first
-        counts = np.bincount(
-            numbers[(numbers >= 0) & (numbers < buckets.size)], minlength=buckets.size
-        )
-        edges = np.arange(buckets.first, buckets.first + buckets.size + 1, dtype=np.int64) * unit_ms
-        return Histogram(edges, counts.astype(np.int64))
+        return Histogram(buckets.edges(), buckets.counts_of(due_ms))
 
     @answered
     def _do_explain(

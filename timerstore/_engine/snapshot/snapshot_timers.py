@@ -36,7 +36,7 @@ from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer import level_delivery, timer_recovery
 from timerstore._engine.timer.level_pending import LevelPending
 from timerstore._engine.timer.pending import PendingCounts, PendingReader
-from timerstore._engine.timer.timer_arrays import Int64Array, Records
+from timerstore._engine.timer.timer_arrays import Int64Array, Records, due_within
 from timerstore.errors import CorruptError, GoneError
 from timerstore.types.clock import Clock
 from timerstore.types.reports import PendingTimer
@@ -127,8 +127,8 @@ class SnapshotTimers(NotCopyable):
         """Return the pending messages due in [begin_ms, end_ms), of a topic or all: timers, and
         messages on fixed levels that can be delivered. Both are in order of their due times.
         """
-        timers = _within(self.pending.entries(), begin_ms, end_ms)
-        on_level = _within(self.level_pending.entries(), begin_ms, end_ms)
+        timers = due_within(self.pending.entries(), begin_ms, end_ms)
+        on_level = due_within(self.level_pending.entries(), begin_ms, end_ms)
         routes, log = self._view.routes, self._view.log
         if topic is not None and len(timers):
             real = real_routes(log, routes, timers["log_offset"], timers["size"], is_level=False)
@@ -268,11 +268,3 @@ class SnapshotPending(PendingReader):
             return f"{segments.directory}"
         at = int(queue_unit.read(queue.read(timer_id, 1))["log_offset"][0])
         return f"{segments.path(at // segments.segment_bytes)} offset {at}"
-
-
-def _within(entries: Records, begin_ms: int | None, end_ms: int | None) -> Records:
-    if begin_ms is not None:
-        entries = entries[entries["due_ms"] >= begin_ms]
-    if end_ms is not None:
-        entries = entries[entries["due_ms"] < end_ms]
-    return entries

@@ -22,6 +22,7 @@ from timerstore._engine.queues.dispatch import DispatchedQueues
 from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, record_fields
 from timerstore._engine.queues.routes import LevelUnits, Route, Routes
+from timerstore._engine.timer.timer_arrays import due_within
 from timerstore.types.config import StoreConfig
 from timerstore.types.messages import parse_properties
 from timerstore.types.reports import PendingTimer
@@ -158,11 +159,7 @@ class LevelPending(NotCopyable):
         self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> Iterator[PendingTimer]:
         """Yield messages that are due in [begin_ms, end_ms), in order."""
-        entries = self.entries()
-        if begin_ms is not None:
-            entries = entries[entries["due_ms"] >= begin_ms]
-        if end_ms is not None:
-            entries = entries[entries["due_ms"] < end_ms]
+        entries = due_within(self.entries(), begin_ms, end_ms)
         if topic is not None:
             found = real_routes(
                 self._log,

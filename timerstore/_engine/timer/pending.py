@@ -39,6 +39,7 @@ from timerstore._engine.timer.timer_arrays import (
     REQUEST,
     Int64Array,
     Records,
+    due_within,
     slots_of,
 )
 from timerstore._engine.timer.timer_log import TimerLog
@@ -82,11 +83,7 @@ class PendingReader(ABC):
         self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> Iterator[PendingTimer]:
         """Yield messages that are due in [begin_ms, end_ms), in order of (due time, put order)."""
-        entries = self.entries()
-        if begin_ms is not None:
-            entries = entries[entries["due_ms"] >= begin_ms]
-        if end_ms is not None:
-            entries = entries[entries["due_ms"] < end_ms]
+        entries = due_within(self.entries(), begin_ms, end_ms)
         if topic is not None:
             entries = self._of_topic(entries, topic)
         for entry in entries:

@@ -111,3 +111,12 @@ class Loaded(NamedTuple):
     chained: Records
     loaded_slot: int
     back_count: int
+
+
+def due_within(rows: Records, begin_ms: int | None, end_ms: int | None) -> Records:
+    """Return the rows that are due in [begin_ms, end_ms); None is no bound."""
+    if begin_ms is not None:
+        rows = rows[rows["due_ms"] >= begin_ms]
+    if end_ms is not None:
+        rows = rows[rows["due_ms"] < end_ms]
+    return rows

@@ -36,7 +36,6 @@ from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.snapshot.columns.record_starts import QueueUnits, is_covered
 from timerstore._engine.snapshot.columns.table_scan import (
-    Bounds,
     Damage,
     OnCorrupt,
     Part,
@@ -49,6 +48,7 @@ from timerstore._engine.snapshot.columns.table_scan import (
 from timerstore._engine.snapshot.log_windows import RowArray
 from timerstore._engine.snapshot.position import PositionReader, Snapshot, refreshed
 from timerstore._engine.storage.disk import Disk
+from timerstore._engine.timer.timer_arrays import due_within
 from timerstore._engine.timer.timer_recovery import pending_ids
 from timerstore.errors import CorruptError
 from timerstore.types.config import StoreConfig
@@ -213,19 +213,12 @@ def pending_records(part: Part, wanted: Wanted, pending: PendingSet) -> Iterator
     # C does not know the due times of levels.
     any_due = replace(bounds, deliver_from_ms=None, deliver_to_ms=None)
     for found in records(part, replace(wanted, bounds=any_due), pending=bits):
-        rows = _due_within(pending.with_levels(found.rows), bounds)
+        rows = pending.with_levels(found.rows)
+        rows = due_within(rows, bounds.deliver_from_ms, bounds.deliver_to_ms)
         if len(rows):
             sums = found.sums.copy()
             sums[: rows["sizes"].shape[1]] = rows["sizes"].sum(axis=0, dtype=np.int64)
             yield found._replace(rows=rows, sums=sums)
-
-
-def _due_within(rows: RowArray, bounds: Bounds) -> RowArray:
-    if bounds.deliver_from_ms is not None:
-        rows = rows[rows["due_ms"] >= bounds.deliver_from_ms]
-    if bounds.deliver_to_ms is not None:
-        rows = rows[rows["due_ms"] < bounds.deliver_to_ms]
-    return rows
 
 
 def pending_span(store: Snapshot, found: PendingSet) -> tuple[int, int, QueueUnits | None]:

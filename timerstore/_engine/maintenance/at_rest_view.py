@@ -36,7 +36,7 @@ from timerstore._engine.maintenance.store_view import (
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.disk import Disk, ReadOnlyDisk
-from timerstore._engine.storage.file import File, os_error
+from timerstore._engine.storage.file import os_error
 from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.far_wheel import FarWheel
@@ -238,7 +238,6 @@ class AtRestView(StoreView):
         self._files = list_files(self.disk, self.tree.commit_log)
         self._log = AtRestLog(self.disk, self._files, self.mark, found.durable_end)
         self._units = LogUnits(self.tree, self._files, config or self.config)
-        self._queue_file: tuple[Path, File | None] = (Path(), None)
         self._missing: set[Path] = set()
         self.is_built = self.disk.is_directory(self.tree.queues)  # else it has no topic yet
         self.is_built &= self.mark is None or not self.mark.is_bootstrap
@@ -314,26 +313,18 @@ class AtRestView(StoreView):
             begin = at - at % file_bytes
             size = min(end, begin + file_bytes) - at
             path = folder / segment_name(begin)
-            file = self._open_queue_file(path)
-            if file is None:
+            there = self.disk.file_bytes(path)
+            if there is None or there < at - begin + size:
+                self._lost(path, there)
                 return None
-            buffer = bytearray(size)
-            if file.read_into(memoryview(buffer), at - begin) < size:
-                self._lost(path, "a file that is whole", f"{file.size()} bytes")
-                return None
-            parts.append(buffer)
+            parts.append(self.disk.open(path, read_only=True).read(at - begin, size))
             at += size
         return b"".join(parts)
 
-    def _open_queue_file(self, path: Path) -> File | None:
-        if self._queue_file[0] != path:
-            is_there = self.disk.file_bytes(path) is not None
-            self._queue_file = path, self.disk.open(path, read_only=True) if is_there else None
-            if not is_there:
-                self._lost(path, "a file", "none")
-        return self._queue_file[1]
-
-    def _lost(self, path: Path, wanted: str, got: str) -> None:
+    def _lost(self, path: Path, size: int | None) -> None:
+        wanted, got = "a file", "none"
+        if size is not None:
+            wanted, got = "a file that is whole", f"{size} bytes"
         if path not in self._missing:
             self._missing.add(path)
             self.findings.add(f"a queue's file{self.derived()}", path, wanted, got)

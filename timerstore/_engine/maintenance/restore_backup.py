@@ -135,29 +135,24 @@ def restore(
     backup, path = absolute_path("backup", backup), absolute_path("restore", path)
     check_progress(progress)
     disk = Disk()
-    with _kept(disk, backup):
-        return _restore(disk, backup, path, progress)
-
-
-def _restore(disk: Disk, backup: Path, path: Path, progress: Progress | None) -> BackupReport:
-    manifest = _manifest_of(disk, backup)
-    root, into = resolved_path("restore", backup), resolved_path("restore", path)
-    if root in into.parents:  # the `timerwheel` in it would make it no valid backup
-        raise ConfigError(f"restore: wanted a folder outside the backup {root}, got {into}")
-    total = sum(one.size_bytes for one in manifest.segments)
-    done = 0
-    with staged_directory(disk, path, "restore", ".restoring") as tree:
-        disk.make_directory(tree.commit_log)
-        for one in manifest.segments:
-            _copy_segment(disk, backup, tree, manifest, one)
-            done += one.size_bytes
-            if progress is not None:
-                progress(done, total)
-        disk.sync_directory(tree.commit_log)
-        ids = _copy_ids(disk, backup, tree, manifest)
-        _write_rest(disk, tree, manifest, ids)
-        disk.sync_directory(tree.root)
-        reach("restore_built")
+    with _kept(disk, backup) as manifest:
+        root, into = resolved_path("restore", backup), resolved_path("restore", path)
+        if root in into.parents:  # the `timerwheel` in it would make it no valid backup
+            raise ConfigError(f"restore: wanted a folder outside the backup {root}, got {into}")
+        total = sum(one.size_bytes for one in manifest.segments)
+        done = 0
+        with staged_directory(disk, path, "restore", ".restoring") as tree:
+            disk.make_directory(tree.commit_log)
+            for one in manifest.segments:
+                _copy_segment(disk, backup, tree, manifest, one)
+                done += one.size_bytes
+                if progress is not None:
+                    progress(done, total)
+            disk.sync_directory(tree.commit_log)
+            ids = _copy_ids(disk, backup, tree, manifest)
+            _write_rest(disk, tree, manifest, ids)
+            disk.sync_directory(tree.root)
+            reach("restore_built")
     return BackupReport(manifest.log_begin, manifest.log_end, len(manifest.segments), total, 0)
 
 
@@ -172,12 +167,11 @@ def check_backup(backup: str | os.PathLike[str]) -> Report:
     """
     backup = absolute_path("backup", backup)
     disk = Disk()
-    with _kept(disk, backup):
-        return _check(disk, backup)
+    with _kept(disk, backup) as manifest:
+        return _check(disk, backup, manifest)
 
 
-def _check(disk: Disk, backup: Path) -> Report:
-    manifest = _manifest_of(disk, backup)
+def _check(disk: Disk, backup: Path, manifest: BackupManifest) -> Report:
     problems = []
     records = 0
     for one in manifest.segments:
@@ -226,11 +220,11 @@ def _pieces(
 
 
 @contextmanager
-def _kept(disk: Disk, backup: Path) -> Iterator[None]:
-    """Lock a backup while it is read, so that no backup changes it."""
+def _kept(disk: Disk, backup: Path) -> Iterator[BackupManifest]:
+    """Lock a backup while it is read, so that no backup changes it, and yield its manifest."""
     _manifest_of(disk, backup)  # ConfigError before a lock file is made
     with locked_for_reading(Disk(), resolved_path("backup", backup)):
-        yield
+        yield _manifest_of(disk, backup)
 
 
 def _manifest_of(disk: Disk, backup: Path) -> BackupManifest:

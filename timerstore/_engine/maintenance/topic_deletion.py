@@ -47,7 +47,6 @@ from timerstore._engine.log.retention import Retention
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import real_routes, record_fields
-from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.read.groups import Groups
 from timerstore._engine.timer.checkpoint import Checkpoint
@@ -191,10 +190,6 @@ class TopicDeleter(NotCopyable):
         self._appender.targets.forget(deleted)
         return deleted
 
-    def _routes_deleted(self) -> list[Route]:
-        is_deleting = self._routes.is_deleting
-        return [one for one in list(self._routes.by_index) if is_deleting(one.topic)]
-
     def _cancel_pending(self) -> bool:
         """Cancel the pending messages and leases; return whether there were any."""
         entries = self._pending.entries()
@@ -220,7 +215,8 @@ class TopicDeleter(NotCopyable):
 
     def _append(self, topic: str) -> bool:
         """Append the record of the deletion; return False if a message is pending."""
-        routes = self._routes_deleted()
+        is_deleting = self._routes.is_deleting
+        routes = [one for one in list(self._routes.by_index) if is_deleting(one.topic)]
         record = self._routes.make(DELETED_TOPIC, 0, self._clock.now_ms)
         text = f"{DELETED_PROPERTY}\x01{topic}\x02".encode()
         body, is_pending = topic.encode(), False

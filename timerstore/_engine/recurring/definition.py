@@ -8,11 +8,13 @@ import importlib
 import re
 import secrets
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Protocol
+from itertools import takewhile
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from timerstore._engine.base import due_times, message_fields
@@ -121,29 +123,19 @@ def expand_macro(cron: str) -> str:
     return MACROS[macro]
 
 
-class Rule(Protocol):
-    """The times of runs, in epoch ms."""
-
-    def after(self, ms: int) -> int | None:
-        """Return the first run after a time; None: no run comes in 50 years."""
-
-    def last_until(self, ms: int, after_ms: int) -> int | None:
-        """Return the last run in (after_ms, ms]; None: no run is in there."""
-
-
 class EveryRule:
-    """Runs at a fixed interval, from a start on."""
+    """Runs at a fixed interval, from a start on. Times are epoch ms, in both rules."""
 
     def __init__(self, start_ms: int, every_ms: int) -> None:
         self._start_ms = start_ms
         self._every_ms = every_ms
 
     def after(self, ms: int) -> int | None:
-        """As Rule."""
+        """Return the first run after a time."""
         return self._start_ms + max(0, (ms - self._start_ms) // self._every_ms + 1) * self._every_ms
 
     def last_until(self, ms: int, after_ms: int) -> int | None:
-        """As Rule."""
+        """Return the last run in (after_ms, ms]; None: no run is in there."""
         if ms < self._start_ms:
             return None
         found = ms - (ms - self._start_ms) % self._every_ms
@@ -172,23 +164,18 @@ class CronRule:
             ) from error
 
     def after(self, ms: int) -> int | None:
-        """As Rule."""
+        """Return the first run after a time; None: no run comes in 50 years."""
         return next(self._runs(ms), None)
 
     def last_until(self, ms: int, after_ms: int) -> int | None:
-        """As Rule. Search forward in the shortest window before `ms` that has a run."""
+        """As EveryRule. Search forward in the shortest window before `ms` that has a run."""
         for window_ms in _WINDOWS_MS:
-            begin_ms, found = max(after_ms, ms - window_ms), None
-            run = self.after(begin_ms)
-            if run is None or run > ms:
-                if begin_ms == after_ms:
-                    return None
-                continue
-            for run in self._runs(begin_ms):
-                if run > ms:
-                    break
-                found = run
-            return found
+            begin_ms = max(after_ms, ms - window_ms)
+            last = deque(takewhile(lambda run: run <= ms, self._runs(begin_ms)), maxlen=1)
+            if last:
+                return last[0]
+            if begin_ms == after_ms:
+                return None
         return None
 
     def _runs(self, ms: int) -> Iterator[int]:
@@ -236,6 +223,9 @@ class CronRule:
 
     def _wall(self, second: int) -> datetime:
         return datetime.fromtimestamp(second, self._zone)
+
+
+Rule = EveryRule | CronRule
 
 
 def _cronsim() -> Any:
@@ -353,13 +343,10 @@ def _start_ms(start_ms: int, every_ms: int) -> int:
     return start_ms % every_ms if every_ms else 0
 
 
-def _untyped(request: RecurringRequest) -> tuple[Any, ...]:
-    """Return the fields to validate, without their types: a caller may have passed any object."""
-    return request.every, request.cron, request.timezone, request.missed, request.name
-
-
-def _problems(request: RecurringRequest) -> list[str]:
-    every, cron, timezone, missed, name = _untyped(request)
+def _problems(request: Any) -> list[str]:
+    """Return the problems of a request, in whose fields a caller may have passed any object."""
+    every, cron, timezone = request.every, request.cron, request.timezone
+    missed, name = request.missed, request.name
     problems = []
     if (every is None) == (cron is None):
         got = "both" if every is not None else "none"

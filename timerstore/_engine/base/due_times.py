@@ -230,13 +230,12 @@ def resolve_due_array(
     if delay is None and deliver_ms is None:
         return np.zeros(count, np.int64)
     name = "delay" if delay is not None else "deliver_ms"
-    given = delay if delay is not None else deliver_ms
-    if name == "delay" and isinstance(given, timedelta):
-        due = np.full(count, _far(now_ms + _delay_ms(given)), np.int64)
-    elif name == "delay":
-        due = now_ms + _delays_ms(numbers_of(given, count, name))
+    if isinstance(delay, timedelta):
+        due = np.full(count, min(now_ms + _delay_ms(delay), 2**62), np.int64)
+    elif delay is not None:
+        due = now_ms + _delays_ms(numbers_of(delay, count, name))
     else:
-        numbers = numbers_of(given, count, name)
+        numbers = numbers_of(deliver_ms, count, name)
         if numbers.dtype.kind == "f":
             raise MessageError("deliver_ms: wanted whole numbers of ms since 1970, got fractions")
         due = numbers.astype(np.int64)  # a copy: times in the past become 0 in it
@@ -247,10 +246,6 @@ def resolve_due_array(
     if lib.ts_due_settle(native_due, len(due), now_ms, latest_ms) >= 0:
         refuse_values(due > latest_ms, f"{name}: wanted due times of at most {latest_ms} ms", due)
     return due
-
-
-def _far(due_ms: int) -> int:
-    return min(due_ms, 2**62)
 
 
 _BOOLS = frozenset({bool, np.bool_})

@@ -56,11 +56,8 @@ class Counts(NamedTuple):
 
 def write(entries: list[Counts]) -> bytes:
     """Return the file's text with the last two entries."""
-    return json.dumps({"entries": [_with_crc(entry) for entry in entries[-2:]]}).encode()
-
-
-def _with_crc(entry: Counts) -> Json:
-    return entry._asdict() | {"crc": _crc(entry._asdict())}
+    tables = [entry._asdict() for entry in entries[-2:]]
+    return json.dumps({"entries": [one | {"crc": _crc(one)} for one in tables]}).encode()
 
 
 def _crc(entry: Json) -> int:

@@ -28,6 +28,7 @@ import binascii
 import re
 import zlib
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from timerstore._engine.base.message_fields import (
@@ -359,11 +360,9 @@ def read_letter(text: object) -> LetterReceipt:
         raise MessageError(f"dead letter: wanted a DeadLetter or its receipt, got {typed(text)}")
     found = None
     if len(text) <= _DEAD_LETTER_CHARACTERS_MAX:
-        try:
+        with suppress(binascii.Error, UnicodeError):
             raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
             found = _FORM.fullmatch(raw)
-        except (binascii.Error, UnicodeError):
-            found = None
     if found is None or int(found[1], 16) != zlib.crc32(found[2]):
         raise MessageError(
             "dead letter: wanted the receipt of one, as dead_letters returns it, got "

@@ -73,7 +73,17 @@ class Topics:
     def _grown(self, topic: str, queue_count: int) -> TopicConfig:
         old = self.topics.get(topic)
         if old is None:
-            return make_topic(topic, queue_count)
+            return TopicConfig(  # with a broker's defaults
+                topic=topic,
+                queue_count=queue_count,
+                read_queue_count=queue_count,
+                perm=PERM_READ | PERM_WRITE,
+                order=False,
+                filter_type="SINGLE_TAG",
+                sys_flag=0,
+                attributes={},
+                other={},
+            )
         return old._replace(
             queue_count=max(old.queue_count, queue_count),
             read_queue_count=max(old.read_queue_count, queue_count),
@@ -84,21 +94,6 @@ class Topics:
             return self
         topics = {**self.topics, new.topic: new}
         return Topics(self.version.next(now_ms), topics, self.deleted)
-
-
-def make_topic(topic: str, queue_count: int) -> TopicConfig:
-    """Return a new topic with a broker's defaults."""
-    return TopicConfig(
-        topic=topic,
-        queue_count=queue_count,
-        read_queue_count=queue_count,
-        perm=PERM_READ | PERM_WRITE,
-        order=False,
-        filter_type="SINGLE_TAG",
-        sys_flag=0,
-        attributes={},
-        other={},
-    )
 
 
 def read(main: bytes | None, backup: bytes | None) -> Topics:

@@ -140,14 +140,12 @@ class Explainer(ABC):
         kind = int(last["kind"])
         if kind == lib.TS_KIND_DELETE:
             why = f"cancelled {self._at(last['store_ms'])}"
-            found = self._made(name, rows, "cancelled", "nowhere", why)
-        elif kind in _DELIVERED_KINDS:
-            found = self._delivered(name, rows)
-        elif kind == lib.TS_KIND_LEVEL:
-            found = self._on_level(name, rows)
-        else:
-            found = self._pending(name, rows)
-        return found
+            return self._made(name, rows, "cancelled", "nowhere", why)
+        if kind in _DELIVERED_KINDS:
+            return self._delivered(name, rows)
+        if kind == lib.TS_KIND_LEVEL:
+            return self._on_level(name, rows)
+        return self._pending(name, rows)
 
     # --- its records ---
 

@@ -92,8 +92,7 @@ def _has_deletes(store: Snapshot, shard: int) -> bool:
         if (rows["magic"] & timer_unit.MAGIC_DELETE).any():
             return True
         last = max(last, int(rows["log_offset"].max()))
-    queue = QueueUnits(store.tree.queue(WHEEL_TIMER_TOPIC, 0), store.queue_segment_bytes)
-    following = queue.first_from(last + 1)
+    following = _timer_queue(store).first_from(last + 1)
     return following is not None and following < store.log_end
 
 

@@ -54,7 +54,6 @@ class Damage:
         self._on_corrupt = on_corrupt
         self._shard = shard
         self._store = store
-        self.skipped: list[tuple[int, int]] = []
 
     def in_records(self, windows: Windows, error: CorruptError) -> int:
         """Return the log offset to go on from, or the windows' end to stop."""
@@ -89,7 +88,6 @@ class Damage:
         return offset
 
     def _skip(self, offset: int, following: int) -> int:
-        self.skipped.append((offset, following))
         _log.warning("skipped shard=%d offset=%d bytes=%d", self._shard, offset, following - offset)
         return following
 

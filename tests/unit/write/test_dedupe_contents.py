@@ -191,7 +191,7 @@ def test_native_and_python_know_the_same_properties_of_the_engine(bench: Bench, 
     once = firsts.once(b"t", 1, NOW)
     assert once is not None
     (found,) = firsts.read(
-        rows.with_ids(b"a", spans), once, np.array([0]), np.array([put.log_offset])
+        rows.with_texts("ids", b"a", spans), once, np.array([0]), np.array([put.log_offset])
     )
     assert (found["is_same"], found["has_body"]) == (1, 1)
     assert bool(found["has_properties"]) == is_of_engine(name) == (name not in OF_CALLERS)

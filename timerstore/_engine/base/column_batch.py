@@ -15,6 +15,12 @@ from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.native import ffi, lib, pointer
 
 _INT64 = "int64_t[]"
+_OFFSETS = {
+    "extra": "extra_offsets",
+    "tags": "tag_offsets",
+    "keys": "key_offsets",
+    "ids": "id_offsets",
+}
 
 
 def joined_column(parts: Sequence[bytes]) -> tuple[bytes, Int64Array]:
@@ -52,21 +58,16 @@ class ColumnBatch:
         native.bodies = self._address("uint8_t[]", bodies)
         native.body_offsets = self._address(_INT64, body_offsets)
 
-    def with_extra(self, texts: Any, offsets: Any) -> "ColumnBatch":
-        """Set the encoded properties of each row; None for no properties."""
-        return self._set("extra", "extra_offsets", texts, offsets)
+    def with_texts(self, name: str, texts: Any, offsets: Any) -> "ColumnBatch":
+        """Set the texts of tags, keys or ids, or as `extra` the encoded properties of each row.
 
-    def with_tags(self, texts: Any, offsets: Any) -> "ColumnBatch":
-        """Set the values of TAGS."""
-        return self._set("tags", "tag_offsets", texts, offsets)
-
-    def with_keys(self, texts: Any, offsets: Any) -> "ColumnBatch":
-        """Set the values of KEYS."""
-        return self._set("keys", "key_offsets", texts, offsets)
-
-    def with_ids(self, texts: Any, offsets: Any) -> "ColumnBatch":
-        """Set the values of UNIQ_KEY."""
-        return self._set("ids", "id_offsets", texts, offsets)
+        texts: None for no texts.
+        """
+        if texts is not None:
+            assert len(offsets) == self.count + 1
+            setattr(self.native, name, self._address("uint8_t[]", texts))
+            setattr(self.native, _OFFSETS[name], self._address(_INT64, offsets))
+        return self
 
     def measure(
         self, log: Any, route: Any, begin: int, most: int, limit: int, now_ms: int
@@ -77,13 +78,6 @@ class ColumnBatch:
             log, route, self.native, begin, most, limit, now_ms, size, timers
         )
         return BatchPart(begin, int(count), int(size[0]), int(timers[0]), now_ms)
-
-    def _set(self, name: str, offsets_name: str, texts: Any, offsets: Any) -> "ColumnBatch":
-        if texts is not None:
-            assert len(offsets) == self.count + 1
-            setattr(self.native, name, self._address("uint8_t[]", texts))
-            setattr(self.native, offsets_name, self._address(_INT64, offsets))
-        return self
 
     def _address(self, kind: str, column: Any) -> Any:
         if kind == _INT64:

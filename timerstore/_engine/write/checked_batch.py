@@ -226,8 +226,9 @@ class CheckedBatch(NamedTuple):
     def rows(self, text: bytes, first: int) -> ColumnBatch:
         """Return the columns with this shared property text, and ids generated from `first` on."""
         data, offsets, _ = self.spans
-        rows = ColumnBatch(data, offsets, self.due, text, first=first).with_extra(*self.extra)
-        return rows if self.ids is None else rows.with_ids(*self.ids)
+        rows = ColumnBatch(data, offsets, self.due, text, first=first)
+        rows.with_texts("extra", *self.extra)
+        return rows if self.ids is None else rows.with_texts("ids", *self.ids)
 
     def body(self, row: int) -> Any:
         """Return the body of a message."""

@@ -124,20 +124,20 @@ def check_batch(
     if (tags := string_column("tags", batch.tags, batch.tag_offsets, count)) is not None:
         if not is_staged:  # an earlier release also staged tags that no filter can name
             check_tags(tags)
-        rows.with_tags(*tags)
+        rows.with_texts("tags", *tags)
         own += _pair_bytes(tags)
     if (keys := string_column("keys", batch.keys, batch.key_offsets, count)) is not None:
-        rows.with_keys(*keys)
+        rows.with_texts("keys", *keys)
         own += _pair_bytes(keys)
     ids = string_column("message_ids", batch.message_ids, batch.message_id_offsets, count)
     if ids is not None:
         check_ids(ids)
-        rows.with_ids(*ids)
+        rows.with_texts("ids", *ids)
         own += np.maximum(np.diff(ids[1]) - _MADE_ID_BYTES, 0)
     if isinstance(batch, StagedBatch):
         texts = property_column(batch.property_texts, batch.property_offsets, count)
         if texts is not None:
-            rows.with_extra(*texts)
+            rows.with_texts("extra", *texts)
             own += np.diff(texts[1])
     if count:
         most = int((np.diff(offsets) + own).max())

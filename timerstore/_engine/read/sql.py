@@ -76,36 +76,22 @@ def constant(value: bool) -> SqlCondition:
     return SqlCondition(lambda _properties: value)
 
 
-def all_of(parts: Sequence[SqlCondition]) -> SqlCondition:
-    """Return AND: false if a part is false, otherwise unknown if a part is unknown."""
+def combined(parts: Sequence[SqlCondition], decider: bool) -> SqlCondition:
+    """Return AND, whose decider is False, or OR, whose decider is True.
+
+    The result is the decider if a part is, otherwise unknown if a part is unknown.
+    """
     evaluators = [part.evaluate for part in parts]
 
     def evaluate(properties: Properties) -> bool | None:
-        combined: bool | None = True
+        undecided: bool | None = not decider
         for one in evaluators:
             result = one(properties)
-            if result is False:
-                return False
+            if result is decider:
+                return decider
             if result is None:
-                combined = None
-        return combined
-
-    return SqlCondition(evaluate, _depth_around(parts))
-
-
-def any_of(parts: Sequence[SqlCondition]) -> SqlCondition:
-    """Return OR: true if a part is true, otherwise unknown if a part is unknown."""
-    evaluators = [part.evaluate for part in parts]
-
-    def evaluate(properties: Properties) -> bool | None:
-        combined: bool | None = False
-        for one in evaluators:
-            result = one(properties)
-            if result is True:
-                return True
-            if result is None:
-                combined = None
-        return combined
+                undecided = None
+        return undecided
 
     return SqlCondition(evaluate, _depth_around(parts))
 
@@ -130,39 +116,39 @@ def is_missing(name: str) -> SqlCondition:
     return SqlCondition(lambda properties: name not in properties)
 
 
-def text_is(name: str, sign: str, text: str) -> SqlCondition:
-    """Return a property = or <> a text, compared character by character."""
-    compare = _COMPARE[sign]
+def value_meets(name: str, test: Callable[[str], bool | None]) -> SqlCondition:
+    """Return a test of the text of a property; unknown if the property is missing."""
 
     def evaluate(properties: Properties) -> bool | None:
         value = properties.get(name)
-        return None if value is None else compare(value, text)
+        return None if value is None else test(value)
 
     return SqlCondition(evaluate)
+
+
+def text_is(name: str, sign: str, text: str) -> SqlCondition:
+    """Return a property = or <> a text, compared character by character."""
+    compare = _COMPARE[sign]
+    return value_meets(name, lambda value: compare(value, text))
 
 
 def boolean_is(name: str, sign: str, wanted: bool) -> SqlCondition:
     """Return a property = or <> TRUE or FALSE; only the text "true", in any case, is true."""
     compare = _COMPARE[sign]
-
-    def evaluate(properties: Properties) -> bool | None:
-        value = properties.get(name)
-        return None if value is None else compare(value.lower() == "true", wanted)
-
-    return SqlCondition(evaluate)
+    return value_meets(name, lambda value: compare(value.lower() == "true", wanted))
 
 
 def number_is(name: str, sign: str, number: Number) -> SqlCondition:
     """Return a property compared with a number, as floats if it has a point or an exponent."""
     compare, is_float = _COMPARE[sign], isinstance(number, float)
 
-    def evaluate(properties: Properties) -> bool | None:
-        value = number_of(properties.get(name, ""))
+    def test(text: str) -> bool | None:
+        value = number_of(text)
         if value is None:
             return None
         return compare(float(value) if is_float else value, number)
 
-    return SqlCondition(evaluate)
+    return value_meets(name, test)
 
 
 def properties_are(left: str, sign: str, right: str) -> SqlCondition:
@@ -186,12 +172,7 @@ def properties_are(left: str, sign: str, right: str) -> SqlCondition:
 def one_of(name: str, texts: Sequence[str], *, inside: bool) -> SqlCondition:
     """Return IN or NOT IN."""
     listed = frozenset(texts)
-
-    def evaluate(properties: Properties) -> bool | None:
-        value = properties.get(name)
-        return None if value is None else (value in listed) is inside
-
-    return SqlCondition(evaluate)
+    return value_meets(name, lambda value: (value in listed) is inside)
 
 
 _SEARCH: dict[str, Callable[[str, str], bool]] = {
@@ -213,11 +194,6 @@ def searched(name: str, how: str, text: str, *, inside: bool) -> SqlCondition:
         return bool(value and text) and search(value or "", text) is inside
 
     return SqlCondition(evaluate)
-
-
-def constants_are(left: Number | str, sign: str, right: Number | str) -> SqlCondition:
-    """Return two constant numbers, or two constant texts, compared."""
-    return constant(_COMPARE[sign](left, right))
 
 
 # --- sql ---
@@ -306,7 +282,7 @@ def parse_sql(text: str) -> SqlCondition:
         )
         _refuse(text, at, f"wanted {' | '.join(wanted)}, got {got}")
     except _Refused as refused:
-        _refuse(text, refused.at, refused.what)
+        _refuse(text, *refused.args)
 
 
 @lru_cache(maxsize=1)
@@ -324,12 +300,7 @@ def _parser() -> tuple[Any, Any]:
 
 
 class _Refused(Exception):  # noqa: N818  # never leaves this file
-    """An error in an expression that the grammar accepts, with its position."""
-
-    def __init__(self, at: int, what: str) -> None:
-        super().__init__(what)
-        self.at = at
-        self.what = what
+    """An error in an expression that the grammar accepts: its position, and the fault."""
 
 
 def _refuse(text: str, at: int, what: str) -> NoReturn:
@@ -358,10 +329,10 @@ class _Builder:
     # --- conditions of conditions ---
 
     def condition(self, parts: list[SqlCondition]) -> SqlCondition:
-        return _shallow(any_of(parts))
+        return _shallow(combined(parts, decider=True))
 
     def conjunction(self, parts: list[SqlCondition]) -> SqlCondition:
-        return _shallow(all_of(parts))
+        return _shallow(combined(parts, decider=False))
 
     def negated(self, parts: list[Any]) -> SqlCondition:
         return _shallow(negated(parts[1]))
@@ -406,9 +377,9 @@ class _Builder:
         if left.name is not None:
             return _property_compared(left.name, sign, right)
         if left.number is not None and right.number is not None:
-            return constants_are(left.number, sign, right.number)
+            return constant(_COMPARE[sign](left.number, right.number))
         if left.text is not None and right.text is not None:
-            return constants_are(left.text, sign, right.text)
+            return constant(_COMPARE[sign](left.text, right.text))
         raise _Refused(right.at, "wanted a property on one side, or two constants of one kind")
 
     def missing(self, parts: list[Any]) -> SqlCondition:
@@ -424,7 +395,8 @@ class _Builder:
                 raise _Refused(side.at, "wanted a property or a number with BETWEEN")
         if low.number is not None and high.number is not None and low.number > high.number:
             raise _Refused(low.at, f"wanted {low.number} to be at most {high.number}")
-        inside = all_of([self.compared([value, ">=", low]), self.compared([value, "<=", high])])
+        ends = [self.compared([value, ">=", low]), self.compared([value, "<=", high])]
+        inside = combined(ends, decider=False)
         return inside if len(parts) == 3 else negated(inside)
 
     def one_of(self, parts: list[Any]) -> SqlCondition:

@@ -497,7 +497,7 @@ class Engine(NotCopyable):
         """Wake every service and every waiting pull."""
         for service in self.services:
             service.wake()
-        self.puller.clock_changed()
+        self.puller.long_polls.wake_all(self.clock.monotonic_ns)
         self.groups.wake_all(self.clock.monotonic_ns)
 
     def fail_by(self, name: str, error: BaseException) -> None:
@@ -535,7 +535,7 @@ class Engine(NotCopyable):
     def close(self) -> None:
         """Stop the services, complete the last checkpoint, and release the lock in any case."""
         self.recurring.planner.stop()
-        self.puller.close()
+        self.puller.long_polls.close()
         self.retention.stop()
         self.schedule.stop()
         self.pipeline.stop()

@@ -279,7 +279,7 @@ class OpenStore(Closing):
             self._closed = True
             self._block()
             self._unsubscribe()
-            self._engine.puller.close()  # wakes waiting pulls
+            self._engine.puller.long_polls.close()  # wakes waiting pulls
             while self._calls:
                 if sys.is_finalizing() or (end_s is not None and time.monotonic() >= end_s):
                     raise stopped_at_exit(self._engine.directory.root)

@@ -163,7 +163,7 @@ class Leases(NotCopyable):
         source, terms = self._prepare(request)
         if request.ack:
             self._settle(self._ack_first(request))
-        return source.begin(terms, lambda: self._take(source, terms, [])).run_within(within)
+        return source.begin(terms, lambda: within(lambda: self._take(source, terms, [])))
 
     def make_each(
         self, calls: Sequence[LeaseCall | ReceiveRequest], within: Within
@@ -189,22 +189,20 @@ class Leases(NotCopyable):
 
     def _begun(self, begun: BegunReceive, within: Within) -> BegunReceive | Exception:
         """Begin the wait of a call without a message. Return the call, or the error."""
-        self._unclaimed.add(begun.found)
-        if not begun.found and (begun.terms.wait_s > 0 or begun.is_postponed):
-            try:
-                waiting = self._begin_unclaimed(begun.source, begun.terms)
-                begun.waiting = waiting.run_within(within)
-            except TimerStoreError as error:
-                return error
-        return begun
+        source, terms = begun.source, begun.terms  # the wait has no reference to the call
 
-    def _begin_unclaimed(self, source: Source, terms: ReceiveTerms) -> WaitingReceive:
         def take() -> list[LeasedMessage]:
             found = self._take(source, terms, [])
             self._unclaimed.add(found)
             return found
 
-        return source.begin(terms, take)
+        self._unclaimed.add(begun.found)
+        if not begun.found and (terms.wait_s > 0 or begun.is_postponed):
+            try:
+                begun.waiting = source.begin(terms, lambda: within(take))
+            except TimerStoreError as error:
+                return error
+        return begun
 
     def claim(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage]:
         """Return those of unclaimed messages that are now the caller's.

@@ -151,7 +151,7 @@ class Consumer(Closing):
         """Messages that were removed from the log before this consumer could hand them out."""
         self.dropped: set[int] = set()  # queues in which messages had expired
         self._next_queue = 0  # the index of the queue to read first
-        wait_queue = WaitQueue(self._reader.add_poll, self._reader.remove_poll)
+        wait_queue = WaitQueue(self._reader.add_poll, context.puller.long_polls.leave)
         self._member = Member(queues, wait_queue, weakref.ref(self))
         self._group: Group = context.groups.join(topic, group, self._member, filters, leases=leases)
 
@@ -193,11 +193,10 @@ class Consumer(Closing):
         return found[0]
 
     def _waiting_poll(self, max_count: int, wait_s: float | None) -> WaitingPoll:
-        clock, groups = self._context.clock, self._context.groups
-        before_wait = self._reader.before_wait
         return WaitingPoll(
-            clock, groups, self._group, self._member, self, before_wait, max_count, wait_s
-        )
+            self._context.clock, self._context.groups, self._group, self._member, self,
+            self._context.puller.before_wait, max_count, wait_s,
+        )  # fmt: skip
 
     def _poll(self, max_count: int, wait_s: float | None) -> list[Message]:
         self._check_open()
@@ -377,7 +376,7 @@ class Consumer(Closing):
         """Begin at the committed offset; commits of the previous consumer have completed."""
         committed = self._context.offsets.committed(self.topic, self.group)
         queue.seek_to(max(committed.get(queue.queue_id, 0), 0))
-        queue.set_known(is_known=queue.queue_id in committed)
+        queue.is_known = queue.queue_id in committed
 
     # --- committing ---
 
@@ -418,7 +417,7 @@ class Consumer(Closing):
             with group.lock:  # before the commit is settled: then earlier commits are accepted
                 for q, queue in queues.items():
                     if queue.seek_count == seek_counts[q]:  # else there was a seek
-                        queue.commit_done(targets[q])
+                        queue.commit_floor = max(queue.commit_floor, targets[q])
         finally:
             # One step, as for the insertion: no signal can leave an entry for others to wait for.
             if group.committing.pop(key, None) is not None:

@@ -21,13 +21,13 @@ import re
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.format.lease import DEAD_LETTER_PREFIX, group_of
-from timerstore._engine.read.long_poll import LongPoll
+from timerstore._engine.read.long_poll import FOREVER_NS, LongPoll
 from timerstore.errors import MessageError, TimerStoreError, plain, quoted
 from timerstore.types.messages import EXPIRES_PROPERTY, Message, PullResult, unexpired
 
@@ -52,18 +52,7 @@ from timerstore.types.messages import EXPIRES_PROPERTY, Message, PullResult, une
 AddPoll = Callable[[int, int, int, Callable[[], None]], LongPoll | None]
 """Adds a long poll: queue number, offset, end (monotonic ns), wake. Returns None: read instead."""
 
-FOREVER_NS = 2**62
-"""The end of a wait without a limit."""
-
 RemovePoll = Callable[[LongPoll], object]
-
-
-class Queue(Protocol):
-    """A queue that is assigned to a consumer; a new object each time that it is assigned."""
-
-    @property
-    def queue_id(self) -> int:
-        """Return its number."""
 
 
 class Waiter:
@@ -76,7 +65,7 @@ class Waiter:
         self.wake_caller: Callable[[], None] = _ignore
         self.is_woken = False  # since it last began to wait
         self.is_waiting = False
-        self.polls: list[tuple[Queue, int, LongPoll]] = []  # queue, offset
+        self.polls: list[tuple[AssignedQueue, int, LongPoll]] = []  # queue, offset
 
     def wake(self) -> None:
         """Have the caller read again; from any thread, any number of times."""
@@ -101,7 +90,10 @@ class WaitQueue:
         return len(self._waiters)
 
     def enter(
-        self, waiter: Waiter, wake: Callable[[], None], offsets: Mapping[Queue, int] | None
+        self,
+        waiter: Waiter,
+        wake: Callable[[], None],
+        offsets: "Mapping[AssignedQueue, int] | None",
     ) -> bool:
         """Begin to wait, at the end of the queue or in the waiter's old position.
 
@@ -118,7 +110,7 @@ class WaitQueue:
         waiter.is_waiting = False
         return False
 
-    def suspend(self, waiter: Waiter) -> list[tuple[Queue, int, int]]:
+    def suspend(self, waiter: Waiter) -> "list[tuple[AssignedQueue, int, int]]":
         """Take a waiter out of the table; it keeps its position.
 
         Return (queue, offset, end) for each of its polls: no message in [offset, end) of the queue
@@ -130,7 +122,7 @@ class WaitQueue:
             self._remove_poll(poll)
         return [(queue, offset, poll.no_match_below) for queue, offset, poll in polls]
 
-    def leave(self, waiter: Waiter, offsets: Mapping[Queue, int] | None) -> None:
+    def leave(self, waiter: Waiter, offsets: "Mapping[AssignedQueue, int] | None") -> None:
         """Remove a waiter and put the next one into the table.
 
         If a signal interrupts this call, calling it again completes it.
@@ -159,7 +151,7 @@ class WaitQueue:
     def _first(self) -> Waiter | None:
         return next(iter(self._waiters), None)
 
-    def _add_polls(self, waiter: Waiter, offsets: Mapping[Queue, int] | None) -> bool:
+    def _add_polls(self, waiter: Waiter, offsets: "Mapping[AssignedQueue, int] | None") -> bool:
         if offsets is None:
             return False
         is_added = False
@@ -257,14 +249,6 @@ class AssignedQueue:
         self.buffered_bytes = 0  # of their bodies
         self.may_expire = False  # whether a buffered message has an expiry
 
-    def set_known(self, *, is_known: bool) -> None:
-        """Record whether the group has committed there."""
-        self.is_known = is_known
-
-    def commit_done(self, offset: int) -> None:
-        """Record that a commit is durable: an earlier offset is out of date."""
-        self.commit_floor = max(self.commit_floor, offset)
-
     def seek_to(self, offset: int) -> None:
         """Continue at an offset, and drop the buffered messages."""
         self.buffered.clear()
@@ -346,7 +330,7 @@ class Member(NotCopyable):
         if self.assigned.keys() != before.keys():
             self.wait_queue.wake_first()
 
-    def wait_offsets(self) -> dict[Queue, int] | None:
+    def wait_offsets(self) -> dict[AssignedQueue, int] | None:
         """Return the offset to wait for in each queue, or None if there is something to read."""
         queues = [one for q, one in self.assigned.items() if q not in self.blocked_queues]
         if any(one.position < 0 or one.buffered for one in queues):
@@ -525,15 +509,12 @@ class Groups(NotCopyable):
             if not leases and (topic, name) in self._leasing:
                 raise MessageError(f"group: {name!r} leases {topic!r} in this process (receive)")
             here = self._by_topic.get(topic, ())
-            group = next((one for one in here if one.name == name), None)
-            if group is None:
-                group = Group(topic, name, self._count_queues)
-                with group.lock:
-                    group.join(member, filters)
+            known = next((one for one in here if one.name == name), None)
+            group = known or Group(topic, name, self._count_queues)
+            with group.lock:
+                group.join(member, filters)
+            if known is None:
                 self._by_topic[topic] = (*here, group)
-            else:
-                with group.lock:
-                    group.join(member, filters)
             return group
 
     def leave(self, group: Group, member: Member) -> None:

@@ -20,7 +20,7 @@ See also: docs/decisions/0005-long-poll.md.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock
@@ -33,23 +33,11 @@ from timerstore.types.messages import Int64Array
 _UNITS_MAX = 65_536  # units of a queue that one scan reads; with more, the pulls read themselves
 
 
-class PropertyColumn(NamedTuple):
-    """The encoded properties of some messages, as a string column.
+FOREVER_NS = 2**62
+"""The end of a wait without a limit."""
 
-    Message k has properties[offsets[k]:offsets[k + 1]].
-    """
-
-    properties: Any
-    offsets: Int64Array
-
-
-class Candidate(NamedTuple):
-    """A poll that messages [begin, end) of its queue may match, once their properties are read."""
-
-    poll: "LongPoll"
-    route: Route
-    begin: int
-    end: int
+PropertyColumn = tuple[Any, Int64Array]
+"""The encoded properties of some messages and their offsets, as Filter.keep takes them."""
 
 
 class LongPoll:
@@ -105,7 +93,8 @@ class _Scan:
 
     def __init__(self) -> None:
         self.woken: list[LongPoll] = []
-        self.candidates: list[Candidate] = []
+        # Polls that messages [begin, end) of their queue may match, once their properties are read.
+        self.candidates: list[tuple[LongPoll, Route, int, int]] = []
         self.has_invisible = False  # a queue has units that are not visible yet
 
 
@@ -254,7 +243,7 @@ class LongPollTable(NotCopyable):
                 poll.filter is not None
                 and poll.no_match_below <= begin < visible <= begin + _UNITS_MAX
             ):
-                scan.candidates.append(Candidate(poll, one.route, begin, visible))
+                scan.candidates.append((poll, one.route, begin, visible))
             else:
                 scan.woken.append(poll)
                 self._remove(poll)
@@ -288,26 +277,16 @@ class LongPollTable(NotCopyable):
             self._metrics.add("pull_woken", len(scan.woken))
             _wake_each(scan.woken)
 
-    def clock_changed(self, now_ns: int) -> None:
-        """Wake the polls whose time is over, after the clock was set by hand."""
-        self._wake_where(lambda poll: poll.end_ns <= now_ns)
-
-    def wake_all(self) -> None:
-        """Wake every poll."""
-        self._wake_where(lambda _poll: True)
-
-    def close(self) -> None:
-        """Wake every poll and accept no more; on return no queue is being read."""
-        with self._lock:
-            self.closed = True
-        self.wake_all()
-
-    def _wake_where(self, is_selected: Callable[[LongPoll], bool]) -> None:
+    def wake_all(self, until_ns: int = FOREVER_NS) -> None:
+        """Wake every poll whose time ends at `until_ns` or earlier."""
         found: list[LongPoll] = []
         try:
             with self._lock:
                 found += [
-                    poll for one in self._queues.values() for poll in one.polls if is_selected(poll)
+                    poll
+                    for one in self._queues.values()
+                    for poll in one.polls
+                    if poll.end_ns <= until_ns
                 ]
                 for poll in found:
                     self._remove(poll)
@@ -315,6 +294,12 @@ class LongPollTable(NotCopyable):
         except BaseException:
             _wake_each(found)
             raise
+
+    def close(self) -> None:
+        """Wake every poll and accept no more; on return no queue is being read."""
+        with self._lock:
+            self.closed = True
+        self.wake_all()
 
 
 def _wake_each(polls: list[LongPoll]) -> None:

@@ -69,8 +69,7 @@ class Puller(NotCopyable):
         self._wait_context = WaitContext(
             core.clock,
             self.long_polls,
-            core.log.check_alive,
-            self._ask_sync,
+            self.before_wait,
             None if core.config.long_poll_enabled else core.config.short_poll_ms * 1_000_000,
         )
 
@@ -82,22 +81,12 @@ class Puller(NotCopyable):
             self.long_polls.durable()
 
     def before_wait(self) -> None:
-        """Raise if the store has failed. Request a sync if appended records are not durable."""
+        """Raise if the store has failed. Request a sync if appended records are not durable:
+        a call that begins to wait may wait for one of them.
+        """
         self._log.check_alive()
-        self._ask_sync()
-
-    def _ask_sync(self) -> None:
-        """Request a sync for a pull that begins to wait: it may wait for an appended message."""
         if self._log.durable < self._log.end:
             self._request_sync()
-
-    def clock_changed(self) -> None:
-        """Wake the pulls whose time is over, after the clock was set by hand."""
-        self.long_polls.clock_changed(self._clock.monotonic_ns)
-
-    def close(self) -> None:
-        """Wake every waiting pull and accept no more."""
-        self.long_polls.close()
 
     def batch(
         self,
@@ -276,7 +265,7 @@ class Puller(NotCopyable):
             return None
         if isinstance(batch, PullBounds) or len(batch) < end - begin:
             return None
-        return PropertyColumn(batch.properties, batch.properties_offsets)
+        return batch.properties, batch.properties_offsets
 
     def _bounds(self, route: Route, offset: int) -> PullBounds:
         queue, segments = route.queue, self._log.segments

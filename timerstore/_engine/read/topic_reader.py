@@ -60,14 +60,6 @@ class TopicReader(NotCopyable):
         long_polls = self._puller.long_polls
         return long_polls.enter(route, offset, end_ns, self._filter(route), wake, for_group=True)
 
-    def remove_poll(self, poll: LongPoll) -> object:
-        """End a wait."""
-        return self._puller.long_polls.leave(poll)
-
-    def before_wait(self) -> None:
-        """Raise if the store has failed. Request a sync if appended messages are not durable."""
-        self._puller.before_wait()
-
     def _filter(self, route: Route) -> Filter | None:
         if self._made is None:
             self._made = (make_filter(route, *self._filters),)

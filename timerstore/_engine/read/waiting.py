@@ -19,14 +19,14 @@ See also: docs/decisions/0005-long-poll.md, with the differences from RocketMQ.
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
-from timerstore._engine.read.groups import FOREVER_NS, AssignedQueue, Group, Groups, Member, Waiter
-from timerstore._engine.read.long_poll import LongPoll, LongPollTable
+from timerstore._engine.read.groups import AssignedQueue, Group, Groups, Member, Waiter
+from timerstore._engine.read.long_poll import FOREVER_NS, LongPoll, LongPollTable
 from timerstore.errors import ClosedError
 from timerstore.types.clock import Clock
 from timerstore.types.messages import Message, MessageBatch, PullResult, PullStatus
@@ -47,15 +47,34 @@ class Waitable(Protocol[Fetched, Answer_co]):
     """A call that may wait: a pull, a consumer's poll, or several of them (all below)."""
 
     @property
-    def left_s(self) -> float: ...
+    def left_s(self) -> float:
+        """Return how many seconds it may still wait."""
+
     @property
-    def is_closed(self) -> bool: ...
-    def enter(self, wake: Callable[[], None]) -> bool: ...
-    def leave(self) -> None: ...
-    def look(self) -> Fetched: ...
-    def answer(self, fetched: Fetched) -> Answer_co | None: ...
-    def when_closed(self) -> Answer_co: ...
-    def end(self) -> None: ...
+    def is_closed(self) -> bool:
+        """Return whether a store was closed; then `when_closed` is the answer."""
+
+    def enter(self, wake: Callable[[], None]) -> bool:
+        """Begin to wait; return False if there is something to read or no time left.
+
+        `wake` may be called more than once, from any thread: then it is time to `leave` and to
+        `look`. It must not call a store: a service may call it with a lock held.
+        """
+
+    def leave(self) -> None:
+        """Stop waiting, for whatever reason."""
+
+    def look(self) -> Fetched:
+        """Read without waiting."""
+
+    def answer(self, fetched: Fetched) -> Answer_co | None:
+        """Return the answer, or None if the caller should `enter` again."""
+
+    def when_closed(self) -> Answer_co:
+        """Return the answer of a closed store."""
+
+    def end(self) -> None:
+        """Complete the call; every caller must call this in the end."""
 
 
 class PullBounds(NamedTuple):
@@ -76,8 +95,7 @@ class WaitContext(NamedTuple):
 
     clock: Clock
     long_polls: LongPollTable
-    check_alive: Callable[[], None]
-    ask_sync: Callable[[], None]
+    before_wait: Callable[[], None]
     wait_ns_max: int | None  # the longest wait of a short poll; None for long polls
 
     def end_ns(self, wait_s: float) -> int:
@@ -149,8 +167,7 @@ class WaitingPull(NotCopyable, Generic[Answer]):
         self._poll = poll
         self._was_empty = poll.entered_at == 0
         try:
-            context.check_alive()  # after it entered: a store that fails from now on wakes it
-            context.ask_sync()
+            context.before_wait()  # after it entered: a store that fails from now on wakes it
         except BaseException:
             self.leave()
             raise
@@ -301,7 +318,7 @@ class WaitingPoll(NotCopyable):
             assigned = self._member.assigned
             for queue, offset, no_match_below in self._member.wait_queue.suspend(self._waiter):
                 # A queue that was revoked and assigned again begins where its group committed.
-                if isinstance(queue, AssignedQueue) and assigned.get(queue.queue_id) is queue:
+                if assigned.get(queue.queue_id) is queue:
                     queue.skip(offset, no_match_below)
             if not self._waiter.is_woken:
                 self._is_over = True
@@ -374,13 +391,6 @@ class MultiWait(NotCopyable, Generic[One]):
         self._parts = parts
         self._take = take
         self._ended = ended
-        self.within: Callable[[Callable[[], list[One]]], list[One]] = lambda take: take()
-        """Runs each look; for an event loop, as a call of the store."""
-
-    def run_within(self, within: Callable[[Callable[[], list[One]]], list[One]]) -> Self:
-        """Run each look in `within`, for example as a call of the store; return self."""
-        self.within = within
-        return self
 
     @property
     def left_s(self) -> float:
@@ -416,7 +426,7 @@ class MultiWait(NotCopyable, Generic[One]):
     def look(self) -> list[One]:
         """Take the messages that there are now."""
         try:
-            return self.within(self._take)
+            return self._take()
         except ClosedError:
             if self.is_closed:
                 return []

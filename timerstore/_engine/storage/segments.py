@@ -92,17 +92,37 @@ class View(NotCopyable):
         self.epoch: int | None = None  # set while the view is in use
 
     def __enter__(self) -> Any:
-        return self._segments.acquire(self)
+        """Begin to use maps: none is unmapped before the end. Return a `ts_view` for C."""
+        segments = self._segments
+        with segments._lock:
+            if segments._table is None:
+                segments._grow_table(segments.numbers[0] if segments.numbers else 0, 64)
+            native = ffi.new("ts_view *")
+            native.segment_bytes = segments.segment_bytes
+            segments._set_table(native)
+            native.begin, native.end = segments.begin, self.end
+            self.epoch = segments._readers.enter()
+            return native
 
     def __exit__(self, *_error: object) -> None:
-        self._segments.release(self)
+        """End the use of maps.
+
+        Raises:
+            FailedError: a mapped file was truncated, so zeros were read in place of its bytes.
+        """
+        segments = self._segments
+        with segments._lock:
+            epoch, self.epoch = self.epoch, None
+            assert epoch is not None
+            segments._readers.leave(epoch)
+        segments._truncations.check()
 
     def __del__(self) -> None:
         # An asynchronous exception (Ctrl-C, a time limit) came before `with` began or while it
-        # ended.
+        # ended. This takes no lock, because its thread may already have the lock.
         epoch = getattr(self, "epoch", None)
         if epoch is not None:
-            self._segments.release_later(epoch)
+            self._segments._abandoned.append(epoch)
 
 
 class Segments(SegmentFiles):
@@ -206,37 +226,6 @@ class Segments(SegmentFiles):
         `with` yields a `ts_view` for C.
         """
         return View(self, end)
-
-    def acquire(self, view: View) -> Any:
-        """Begin to use maps; none is unmapped before `release`."""
-        with self._lock:
-            if self._table is None:
-                self._grow_table(self.numbers[0] if self.numbers else 0, 64)
-            native = ffi.new("ts_view *")
-            native.segment_bytes = self.segment_bytes
-            self._set_table(native)
-            native.begin, native.end = self.begin, view.end
-            view.epoch = self._readers.enter()
-            return native
-
-    def release(self, view: View) -> None:
-        """End the use of maps.
-
-        Raises:
-            FailedError: a mapped file was truncated, so zeros were read in place of its bytes.
-        """
-        with self._lock:
-            epoch, view.epoch = view.epoch, None
-            assert epoch is not None
-            self._readers.leave(epoch)
-        self._truncations.check()
-
-    def release_later(self, epoch: int) -> None:
-        """Queue the release of a view that was dropped.
-
-        A finalizer calls this. It takes no lock, because its thread may already have the lock.
-        """
-        self._abandoned.append(epoch)
 
     def _release_abandoned(self) -> None:
         while self._abandoned:

@@ -57,7 +57,7 @@ from timerstore._engine.read.consumer import Consumer, ConsumerContext
 from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress, Offsets
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups
-from timerstore._engine.read.pull import Puller
+from timerstore._engine.read.pull import Puller, batch_of
 from timerstore._engine.read.query import Querier
 from timerstore._engine.recovery.log_tail import LogTail
 from timerstore._engine.recovery.recovery import Recovered, Recovery
@@ -403,7 +403,7 @@ class Engine(NotCopyable):
 
         def pull(topic: str, queue_id: int, offset: int, *, max_count: int) -> MessageBatch:
             route = self.routes.readable(topic, queue_id, self.clock.now_ms)
-            return self.puller.batch(route, offset, max_count, 0.0)
+            return self.puller.pull(batch_of, route, offset, max_count, 0.0)
 
         below = self.routes.deleted_below
         reader = DeadLetterReader(self.store_id, self.routes.topics, pull, below)

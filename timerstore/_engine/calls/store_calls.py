@@ -35,6 +35,7 @@ from timerstore._engine.maintenance.verify import check_store
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import check_name
+from timerstore._engine.read.pull import batch_of, result_of
 from timerstore._engine.read.pull_request import (
     PullRequest,
     check_pull,
@@ -101,21 +102,21 @@ class StoreCalls(OpenStore):
 
     @api_call
     def _do_pull(self, request: PullRequest) -> PullResult:
-        return self._engine.puller.pull(*self._pull_arguments(request))
+        return self._engine.puller.pull(result_of, *self._pull_arguments(request))
 
     @api_call
     def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
-        return self._engine.puller.batch(*self._pull_arguments(request))
+        return self._engine.puller.pull(batch_of, *self._pull_arguments(request))
 
     def _do_begin_pull(self, request: PullRequest) -> WaitingPull[PullResult]:
         self._check_open()
         given = self._pull_arguments(request)
-        return self._engine.puller.begin_pull(*given, within=self._call)
+        return self._engine.puller.begin(result_of, *given, within=self._call)
 
     def _do_begin_pull_batch(self, request: PullRequest) -> WaitingPull[MessageBatch]:
         self._check_open()
         given = self._pull_arguments(request)
-        return self._engine.puller.begin_batch(*given, within=self._call)
+        return self._engine.puller.begin(batch_of, *given, within=self._call)
 
     def _pull_arguments(self, request: PullRequest) -> tuple[Route, int, int, float, Filter | None]:
         topic, wait = request.topic, request.wait

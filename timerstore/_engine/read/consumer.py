@@ -376,7 +376,7 @@ class Consumer(Closing):
         """Begin at the committed offset; commits of the previous consumer have completed."""
         committed = self._context.offsets.committed(self.topic, self.group)
         queue.seek_to(max(committed.get(queue.queue_id, 0), 0))
-        queue.is_known = queue.queue_id in committed
+        queue.set_known(is_known=queue.queue_id in committed)
 
     # --- committing ---
 
@@ -417,7 +417,7 @@ class Consumer(Closing):
             with group.lock:  # before the commit is settled: then earlier commits are accepted
                 for q, queue in queues.items():
                     if queue.seek_count == seek_counts[q]:  # else there was a seek
-                        queue.commit_floor = max(queue.commit_floor, targets[q])
+                        queue.commit_done(targets[q])
         finally:
             # One step, as for the insertion: no signal can leave an entry for others to wait for.
             if group.committing.pop(key, None) is not None:

@@ -249,6 +249,14 @@ class AssignedQueue:
         self.buffered_bytes = 0  # of their bodies
         self.may_expire = False  # whether a buffered message has an expiry
 
+    def set_known(self, *, is_known: bool) -> None:
+        """Record whether the group has committed there."""
+        self.is_known = is_known
+
+    def commit_done(self, offset: int) -> None:
+        """Record that a commit is durable: an earlier offset is out of date."""
+        self.commit_floor = max(self.commit_floor, offset)
+
     def seek_to(self, offset: int) -> None:
         """Continue at an offset, and drop the buffered messages."""
         self.buffered.clear()

@@ -98,6 +98,7 @@ class Page(NotCopyable):
 
     def __init__(self, rows_max: int, buffers: Buffers) -> None:
         self._buffers = buffers
+        self.rows_max = rows_max
         size = rows_max * PULLED.itemsize
         self._rows = buffers.take(size)[:size].view(PULLED)
         self._native_rows = ffi.from_buffer("ts_pulled[]", self._rows)
@@ -109,11 +110,6 @@ class Page(NotCopyable):
         self._properties_end = 0
 
     @property
-    def free_rows(self) -> int:
-        """Return how many more messages fit."""
-        return len(self._rows) - self.count
-
-    @property
     def used(self) -> int:
         """Return how many bytes are used, of bodies or of properties, whichever is more."""
         return max(self._bodies_end, self._properties_end)
@@ -121,7 +117,7 @@ class Page(NotCopyable):
     def reserve(self, need: int, room_max: int) -> bool:
         """Make room for `need` more bytes of each kind; return False if it exceeds `room_max`."""
         have = min(len(self._bodies), len(self._properties))  # one may be larger than requested
-        room = self.used + need
+        room = max(self._bodies_end, self._properties_end) + need
         if room > room_max:
             return False
         if room > have:
@@ -130,7 +126,8 @@ class Page(NotCopyable):
             bodies[: self._bodies_end] = self._bodies[: self._bodies_end]
             properties[: self._properties_end] = self._properties[: self._properties_end]
             self._bodies, self._properties = bodies, properties
-            self._native_bodies, self._native_properties = address(bodies), address(properties)
+            self._native_bodies = ffi.from_buffer("uint8_t[]", bodies)
+            self._native_properties = ffi.from_buffer("uint8_t[]", properties)
         return True
 
     def add(
@@ -149,7 +146,7 @@ class Page(NotCopyable):
         positions: which of the units, where unit 0 has queue offset `offset`; NULL: the first
             `count` units.
         """
-        assert count <= self.free_rows
+        assert self.count + count <= self.rows_max
         count_read = int(
             lib.ts_pull(
                 view,

@@ -13,7 +13,6 @@ Raises: CorruptError if a unit or record fails its check; MessageError if the qu
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from timerstore._engine.base.owner import NotCopyable
@@ -39,6 +38,8 @@ from timerstore.types.messages import MessageBatch, PullResult, PullStatus
 
 
 Answer = TypeVar("Answer", PullResult, MessageBatch)
+MakeAnswer = Callable[[Route, Pulled], Answer]
+"""Makes the answer of a pull of this queue: `batch_of` or `result_of`."""
 Within = Callable[[Callable[[], Answer]], Answer]
 
 _AT_END = {*WAITING, PullStatus.OFFSET_OVERFLOW_BADLY}
@@ -88,40 +89,39 @@ class Puller(NotCopyable):
         if self._log.durable < self._log.end:
             self._request_sync()
 
-    def batch(
-        self,
-        route: Route,
-        offset: int,
-        max_count: int,
-        wait_s: float,
-        message_filter: Filter | None = None,
-    ) -> MessageBatch:
-        """Return up to `max_count` messages as columns; wait up to `wait_s` seconds for one."""
-        return self._pull(
-            partial(batch_of, route), route, offset, max_count, wait_s, message_filter
-        )
-
     def pull(
         self,
+        answer: MakeAnswer[Answer],
         route: Route,
         offset: int,
         max_count: int,
         wait_s: float,
         message_filter: Filter | None = None,
-    ) -> PullResult:
-        """Return up to `max_count` messages as objects; wait up to `wait_s` seconds for one."""
-        return self._pull(result_of, route, offset, max_count, wait_s, message_filter)
+    ) -> Answer:
+        """Return up to `max_count` messages, made by `answer`; wait up to `wait_s` for one."""
+        first = answer(route, self.look(route, offset, max_count, message_filter))
+        if wait_s <= 0 or first.status not in WAITING:
+            return first
+        waiting = self.begin(answer, route, offset, max_count, wait_s, message_filter)
+        return wait_in_thread(waiting, first)
 
-    def pull_some(
+    def begin(
         self,
+        answer: MakeAnswer[Answer],
         route: Route,
         offset: int,
         max_count: int,
+        wait_s: float,
         message_filter: Filter | None,
-        bytes_max: int,
-    ) -> PullResult:
-        """Pull without waiting, about `bytes_max` bytes at most, and at least one message."""
-        return result_of(self._look(route, offset, max_count, message_filter, bytes_max))
+        *,
+        within: Within[Answer] = lambda look: look(),
+    ) -> WaitingPull[Answer]:
+        """Begin a `pull` during which the caller waits; `within` runs each look."""
+
+        def look(at: int) -> Answer:
+            return within(lambda: answer(route, self.look(route, at, max_count, message_filter)))
+
+        return WaitingPull(self._wait_context, route, offset, wait_s, message_filter, look, answer)
 
     def first_stored(self, route: Route, time_ms: int) -> int:
         """Return the first queue offset stored at `time_ms` or later, or the queue's end."""
@@ -136,64 +136,7 @@ class Puller(NotCopyable):
                 if begin == self._log.segments.begin:  # retention has not removed a segment since
                     raise
 
-    def begin_batch(
-        self,
-        route: Route,
-        offset: int,
-        max_count: int,
-        wait_s: float,
-        message_filter: Filter | None,
-        *,
-        within: Within[MessageBatch],
-    ) -> WaitingPull[MessageBatch]:
-        """Begin a `batch` during which the caller waits; `within` runs each look."""
-        answer = partial(batch_of, route)
-        return self._begin(answer, route, offset, max_count, wait_s, message_filter, within)
-
-    def begin_pull(
-        self,
-        route: Route,
-        offset: int,
-        max_count: int,
-        wait_s: float,
-        message_filter: Filter | None,
-        *,
-        within: Within[PullResult],
-    ) -> WaitingPull[PullResult]:
-        """Begin a `pull` during which the caller waits; `within` runs each look."""
-        return self._begin(result_of, route, offset, max_count, wait_s, message_filter, within)
-
-    def _pull(
-        self,
-        answer: Callable[[Pulled], Answer],
-        route: Route,
-        offset: int,
-        max_count: int,
-        wait_s: float,
-        message_filter: Filter | None,
-    ) -> Answer:
-        first = answer(self._look(route, offset, max_count, message_filter))
-        if wait_s <= 0 or first.status not in WAITING:
-            return first
-        waiting = self._begin(answer, route, offset, max_count, wait_s, message_filter, _at_once)
-        return wait_in_thread(waiting, first)
-
-    def _begin(
-        self,
-        answer: Callable[[Pulled], Answer],
-        route: Route,
-        offset: int,
-        max_count: int,
-        wait_s: float,
-        message_filter: Filter | None,
-        within: Within[Answer],
-    ) -> WaitingPull[Answer]:
-        def look(at: int) -> Answer:
-            return within(lambda: answer(self._look(route, at, max_count, message_filter)))
-
-        return WaitingPull(self._wait_context, route, offset, wait_s, message_filter, look, answer)
-
-    def _look(
+    def look(
         self,
         route: Route,
         offset: int,
@@ -201,7 +144,10 @@ class Puller(NotCopyable):
         message_filter: Filter | None,
         bytes_max: int | None = None,
     ) -> Pulled:
-        """Pull without waiting. If nothing is there, dispatch what could be, and look again."""
+        """Pull without waiting. If nothing is there, dispatch what could be, and look again.
+
+        bytes_max: about how many bytes to read at most, and at least one message.
+        """
         before = self._dispatch.dispatched
         bounds = self._bounds(route, offset)
         if bounds.status in _AT_END and self._dispatches_visible(before):
@@ -260,7 +206,7 @@ class Puller(NotCopyable):
         if end - begin > _PROPERTIES_MAX:
             return None
         try:
-            batch = self._look(route, begin, end - begin, None)
+            batch = self.look(route, begin, end - begin, None)
         except TimerStoreError:
             return None
         if isinstance(batch, PullBounds) or len(batch) < end - begin:
@@ -303,16 +249,12 @@ def kept_range(queue: ConsumeQueue, visible_end: int, log_begin: int) -> tuple[i
     return (queue.first_kept(low, high, log_begin), high) if low < high else (low, low)
 
 
-def _at_once(look: Callable[[], Answer]) -> Answer:
-    return look()
-
-
 def batch_of(route: Route, pulled: Pulled) -> MessageBatch:
     """Return pulled messages as columns."""
     return empty_batch(route, *pulled) if isinstance(pulled, PullBounds) else pulled
 
 
-def result_of(pulled: Pulled) -> PullResult:
+def result_of(_route: Route, pulled: Pulled) -> PullResult:
     """Return pulled messages as objects."""
     messages = () if isinstance(pulled, PullBounds) else tuple(pulled)
     return PullResult(

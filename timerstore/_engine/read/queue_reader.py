@@ -38,16 +38,16 @@ class QueueReader(NotCopyable):
     """Reads the messages in the queues of one store."""
 
     def __init__(self, config: StoreConfig, log: LogReader) -> None:
-        self._config = config
-        self._log = log
+        self.config = config
+        self.log = log
         self.buffers = Buffers()
 
     @property
     def visible_end(self) -> int:
         """Return the log offset below which messages are visible."""
-        if self._config.visibility == "written":
-            return self._log.written
-        return self._log.durable
+        if self.config.visibility == "written":
+            return self.log.written
+        return self.log.durable
 
     def read(
         self,
@@ -67,7 +67,7 @@ class QueueReader(NotCopyable):
         units that were checked.
         """
         count = min(max_count, max_offset - offset)
-        reading = _Reading(self, self._log, self._config, route, offset, count, bytes_max)
+        reading = _Reading(self, route, offset, count, bytes_max)
         if message_filter is None:
             reading.all_of(count)
         else:
@@ -83,7 +83,7 @@ class QueueReader(NotCopyable):
             next_offset=reading.next_offset,
             min_offset=min_offset,
             max_offset=max_offset,
-            body_bytes_max=self._config.message_bytes_max,
+            body_bytes_max=self.config.message_bytes_max,
             **reading.page.columns(),
         )
 
@@ -94,9 +94,9 @@ class QueueReader(NotCopyable):
         times = np.empty(count, np.int64)
         native_units = ffi.from_buffer("uint8_t[]", units)
         native_times = ffi.from_buffer("int64_t[]", times)
-        with self._log.segments.view(self._log.written) as view:
+        with self.log.segments.view(self.log.written) as view:
             while done < count:
-                done += self._log.segments.call(
+                done += self.log.segments.call(
                     view,
                     "offset_at",
                     lib.ts_units_store_ms,
@@ -116,8 +116,6 @@ class _Reading(NotCopyable):
     def __init__(
         self,
         reader: QueueReader,
-        log: LogReader,
-        config: StoreConfig,
         route: Route,
         offset: int,
         rows_max: int,
@@ -126,8 +124,7 @@ class _Reading(NotCopyable):
         limit = _BUFFER_BYTES_MAX
         self._bytes_max = limit if bytes_max is None else min(bytes_max, limit)
         self._reader = reader
-        self._log = log
-        self._config = config
+        self._log = reader.log
         self._route = route
         self.page = Page(rows_max, reader.buffers)
         self.next_offset = offset
@@ -142,7 +139,7 @@ class _Reading(NotCopyable):
         """Check the units below `end`, `step` of them first, until the page is full."""
         step = min(step, _STEP_UNITS_MAX)
         with self._log.segments.view(self._log.written) as view:
-            while self.next_offset < end and self.page.free_rows:
+            while self.next_offset < end and self.page.count < self.page.rows_max:
                 units = self._units(view, message_filter, min(step, end - self.next_offset))
                 if not units:
                     break
@@ -185,29 +182,30 @@ class _Reading(NotCopyable):
         count = len(units) // UNIT_BYTES if positions is None else len(positions)
         native_units = ffi.from_buffer("uint8_t[]", units)
         chosen = ffi.NULL if positions is None else ffi.from_buffer("int32_t[]", positions)
-        likely = int(lib.ts_units_bytes(native_units, chosen, min(count, self.page.free_rows)))
-        if not self.page.reserve(likely, self._bytes_max):
-            self.page.reserve(self._bytes_max - self.page.used, self._bytes_max)
-        done = 0
-        while done < count and self.page.free_rows:
+        page, done = self.page, 0
+        free_rows = page.rows_max - page.count
+        likely = int(lib.ts_units_bytes(native_units, chosen, min(count, free_rows)))
+        if not page.reserve(likely, self._bytes_max):
+            page.reserve(self._bytes_max - page.used, self._bytes_max)
+        while done < count and page.count < page.rows_max:
             first = done if positions is None else 0
-            count_read = self.page.add(
+            count_read = page.add(
                 view,
                 self._route.native,
                 native_units + first * UNIT_BYTES,
                 chosen if positions is None else chosen + done,
-                min(count - done, self.page.free_rows),
+                min(count - done, page.rows_max - page.count),
                 self.next_offset + first,
                 self._reader.visible_end,
-                self._config.precision_ms,
+                self._reader.config.precision_ms,
             )
             if count_read > 0:
                 done += count_read
                 if message_filter is not None:
-                    self.page.thin(message_filter.keep(*self.page.last_properties(count_read)))
+                    page.thin(message_filter.keep(*page.last_properties(count_read)))
             elif count_read == lib.TS_NEED_SPACE and self._makes_room(int(view.need)):
                 continue
-            elif self.page.count and count_read in {0, lib.TS_NEED_SPACE, lib.TS_CORRUPT}:
+            elif page.count and count_read in {0, lib.TS_NEED_SPACE, lib.TS_CORRUPT}:
                 break  # the next call begins with the message that could not be read
             elif count_read == 0:  # impossible without damage: only visible units are read
                 at = done if positions is None else int(positions[done])

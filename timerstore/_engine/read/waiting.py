@@ -117,12 +117,12 @@ class WaitingPull(NotCopyable, Generic[Answer]):
         wait_s: float,
         message_filter: Filter | None,
         look: Callable[[int], Answer],
-        empty: Callable[[PullBounds], Answer],
+        make_answer: Callable[[Route, PullBounds], Answer],
     ) -> None:
         """Create a pull that has not begun to wait.
 
         look: pulls from an offset without waiting.
-        empty: makes an answer without messages.
+        make_answer: makes an answer without messages.
         """
         self._context = context
         self._route = route
@@ -131,7 +131,7 @@ class WaitingPull(NotCopyable, Generic[Answer]):
         self._end_ns = context.end_ns(wait_s)
         self._filter = message_filter
         self._look = look
-        self._empty = empty
+        self._make_answer = make_answer
         self._poll: LongPoll | None = None
         self._has_waited = False
         self._was_empty = False  # whether the queue was, when the last wait began
@@ -205,7 +205,7 @@ class WaitingPull(NotCopyable, Generic[Answer]):
             bounds = PullBounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, 0)
         else:
             bounds = PullBounds(PullStatus.OFFSET_OVERFLOW_ONE, at, low, at)
-        return self._final(self._empty(bounds))
+        return self._final(self._make_answer(self._route, bounds))
 
     def end(self) -> None:
         """Remove the poll if a signal interrupted the wait before `leave`."""

@@ -11,7 +11,7 @@ from timerstore._engine.base.argument_types import whole
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.read.pull import bounds_of, kept_range, result_of
+from timerstore._engine.read.pull import bounds_of, kept_range
 from timerstore._engine.read.pull_request import (
     PullRequest,
     check_pull,
@@ -32,7 +32,8 @@ class SnapshotPullCalls(SnapshotCalls):
     """The pull calls of a read-only store."""
 
     def _do_pull(self, request: PullRequest) -> PullResult:
-        return result_of(self._pulled(request))
+        got = self._pulled(request)
+        return PullResult(got.status, tuple(got), got.next_offset, got.min_offset, got.max_offset)
 
     def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
         return self._pulled(request)

@@ -24,7 +24,7 @@ from timerstore._engine.format.ledger_json import Begun, ChunkHeader, Done, Sour
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.read.pull import Puller
+from timerstore._engine.read.pull import Puller, batch_of
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.write.row_batch import IngestedVersions
@@ -284,7 +284,7 @@ class LedgerSideFile(NotCopyable):
         end = 0 if route is None else route.queue.visible(durable)
         while route is not None and offset < end:
             count = min(end - offset, _READ_COUNT)
-            page = self._puller.batch(route, offset, count, 0.0)
+            page = self._puller.pull(batch_of, route, offset, count, 0.0)
             for message in page:
                 ledger.fold(message.body)
             if page.next_offset <= offset:

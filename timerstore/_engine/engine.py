@@ -87,7 +87,7 @@ from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator,
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller, ManyCanceller
 from timerstore._engine.write.contents import Contents
-from timerstore._engine.write.flow_control import SlotLimit, Unlimited
+from timerstore._engine.write.flow_control import Admission, SlotLimit
 from timerstore._engine.write.ingester import Ingester, LedgerCarrier
 from timerstore._engine.write.keyed_put import KeyedRecords, UniqueWriter
 from timerstore._engine.write.ledger import LedgerSideFile
@@ -265,7 +265,7 @@ class Engine(NotCopyable):
             flush=self.pipeline.flush,
             targets=Targets(core, self.id_prefix),
             firsts=firsts,
-            admission=Unlimited() if self.slot_counts is None else SlotLimit(self.slot_counts),
+            admission=Admission() if self.slot_counts is None else SlotLimit(self.slot_counts),
         )
         contents = Contents(log, is_on=config.dedupe == "content")
         self.batch_writer = PutBatchWriter(core, self.appender, firsts, contents)

@@ -80,11 +80,11 @@ class Appender(NotCopyable):
 
     def route_to(self, topic: str) -> Route:
         """Return the queue for the topic's next messages; create the topic if necessary."""
-        return self.targets.route_of(self.targets.get(topic), None)
+        return self.place_of(topic, None)[1]
 
     def place_of(self, topic: str, queue_id: int | None) -> tuple[TopicTarget, Route]:
         """Return the topic's target and a queue; create them if necessary."""
-        target = self.targets.get(topic)
+        target = self.targets.by_topic.get(topic) or self.targets.make(topic)
         return target, self.targets.route_of(target, queue_id)
 
     def take_ids(self, count: int) -> int:
@@ -204,31 +204,11 @@ class Appender(NotCopyable):
         """
         end = rows.count if end is None else end
         self.admission.reserve_rows(due, begin, end)
-        stored = begin
-        try:
-            self._append_all(to, rows, now_ms, places, once, begin, end)
-            stored = end
-        except (FullError, BusyError) as error:
-            stored = error.stored_count
-            raise
-        finally:
-            self.admission.settle_rows(due, places, begin, stored, end)
-
-    def _append_all(
-        self,
-        to: Destination,
-        rows: ColumnBatch,
-        now_ms: int,
-        places: AppendedRows,
-        once: DedupeLookup | None,
-        begin: int,
-        end: int,
-    ) -> None:
         done = begin
         is_plain = once is None and to.level is None
-        while done < end:
-            until = min(end, done + _BATCH)
-            try:
+        try:
+            while done < end:
+                until = min(end, done + _BATCH)
                 if is_plain:
                     last = end if failpoints.hook is None else until
                     got, status, need = self._append_in_batches(
@@ -245,9 +225,11 @@ class Appender(NotCopyable):
                 if status:
                     self.appended()  # the services may have to make space
                     self._log.provide(status, need, "put")
-            except (FullError, BusyError) as error:
-                error.stored_count = done
-                raise
+        except (FullError, BusyError) as error:
+            error.stored_count = done
+            raise
+        finally:
+            self.admission.settle_rows(due, places, begin, done, end)
 
     def _append_in_batches(
         self,

@@ -12,7 +12,7 @@ Raises: FlowControlError, before anything is stored. The same put succeeds again
 the slot were cancelled, and a put for another slot succeeds at once.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,13 @@ from timerstore._engine.write.appended_rows import AppendedRows
 from timerstore.types.messages import Int64Array
 
 
-class Admission(Protocol):
-    """Decides whether messages with these due times (epoch ms; 0: not a timer) may be appended."""
+class Admission:
+    """Decides whether messages with these due times (epoch ms; 0: not a timer) may be appended.
 
-    is_limited: bool
+    This one admits every message: the store's slots have no limit.
+    """
+
+    is_limited = False
 
     def check(self, due_ms: Due) -> None:
         """Raise FlowControlError if the messages would be rejected now; reserve nothing."""
@@ -47,38 +50,12 @@ class Admission(Protocol):
         These are the rows from `stored` on, and the duplicates before it.
         """
 
-    def reserve_part(self, due_ms: Int64Array, part: BatchPart) -> Any:
-        """Reserve places for a part of a batch; return the due times for `release`."""
-
-
-class Unlimited:
-    """Admit every message: the store's slots have no limit."""
-
-    is_limited = False
-
-    def check(self, due_ms: Due) -> None:
-        """As Admission."""
-
-    def reserve(self, due_ms: Due) -> None:
-        """As Admission."""
-
-    def release(self, due_ms: Due) -> None:
-        """As Admission."""
-
-    def reserve_rows(self, due_ms: Int64Array, begin: int, end: int) -> None:
-        """As Admission."""
-
-    def settle_rows(
-        self, due_ms: Int64Array, places: AppendedRows, begin: int, stored: int, end: int
-    ) -> None:
-        """As Admission."""
-
     def reserve_part(self, due_ms: Int64Array, part: BatchPart) -> Any:  # noqa: ARG002
-        """As Admission."""
+        """Reserve places for a part of a batch; return the due times for `release`."""
         return 0
 
 
-class SlotLimit:
+class SlotLimit(Admission):
     """Admit messages while their slots are below the limit."""
 
     is_limited = True

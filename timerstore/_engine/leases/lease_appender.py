@@ -76,7 +76,6 @@ class _Row(NamedTuple):
     message: Message
     lease: Lease
     is_last: bool
-    target: TopicTarget
     route: Route
     own: OwnMessage
 
@@ -160,7 +159,7 @@ class LeaseAppender:
                 reasoned = own._replace(text=with_error(error, text))
                 self._check_size(message, target, reasoned)
                 own = reasoned
-        return _Row(message, lease, is_last, target, route, own)
+        return _Row(message, lease, is_last, route, own)
 
     def retry_place(
         self, topic: str, group: str, queue_id: int, *, is_grouped: bool

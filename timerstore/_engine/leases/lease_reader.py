@@ -17,6 +17,7 @@ See also: docs/decisions/0009-leases-replace-and-recurring.md.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -57,13 +58,6 @@ Source = tuple[int, int]
 """A priority, or the rank of a queue of none, and the side: 0 for retries, 1 for the topic."""
 
 
-class PriorityRun(NamedTuple):
-    """Messages that are taken one after another from one queue."""
-
-    source: Source
-    size: int
-
-
 class PriorityOrder:
     """The order of one group and topic."""
 
@@ -76,13 +70,13 @@ class PriorityOrder:
         """Return how many of the next `count` messages rule 2 chooses."""
         return (self._taken_count + count) // TURN_EVERY - self._taken_count // TURN_EVERY
 
-    def plan(self, available: Mapping[Source, int], count: int) -> list[PriorityRun]:
-        """Return the next runs, `count` messages together or all that there are.
+    def plan(self, available: Mapping[Source, int], count: int) -> list[tuple[Source, int]]:
+        """Return the next `count` messages, or all that there are, as runs: how many of a source.
 
         available: how many messages there are, by source.
         """
         left = {source: n for source, n in available.items() if n > 0}
-        runs: list[PriorityRun] = []
+        chosen: list[Source] = []
         number, side, served = self._taken_count, self._last_side, dict(self._served)
         for _ in range(min(count, sum(left.values()))):
             number += 1
@@ -93,15 +87,12 @@ class PriorityOrder:
                 priority = min(priorities, key=lambda one: (served.get(one, 0), one))
             side = 1 - side if (priority, 1 - side) in left else side
             source = priority, side
-            if runs and runs[-1].source == source:
-                runs[-1] = PriorityRun(source, runs[-1].size + 1)
-            else:
-                runs.append(PriorityRun(source, 1))
+            chosen.append(source)
             served[priority] = number
             left[source] -= 1
             if not left[source]:
                 del left[source]
-        return runs
+        return [(source, len(list(run))) for source, run in groupby(chosen)]
 
     def taken(self, source: Source, count: int) -> None:
         """Record that messages of a run were taken."""
@@ -426,7 +417,7 @@ class TopicTurns(NotCopyable):
                     readers[turn % len(readers)].take(terms, leased)
                 except TimerStoreError as error:
                     following = turn if leased else turn + 1  # the call after it reads the others
-                    if not leased or not (error.retryable or isinstance(error, MessageError)):
+                    if not leased or not _may_wait(error):
                         raise
                     break
                 if len(leased) > before:

@@ -175,9 +175,7 @@ class TimerIds(NotCopyable):
         """Add a timer."""
         key = topic, group
         with self._lock:
-            ids = self._ids.get(key)
-            if ids is None:
-                ids = self._ids[key] = array("q")
+            ids = self._ids.setdefault(key, array("q"))
             ids.append(timer_id)
             if len(ids) > self._limits.get(key, _SPARE_IDS):
                 self._count(key)

@@ -498,22 +498,14 @@ class Leases(NotCopyable):
 
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
         """Extend a lease, as TimerStore.extend. `sync`: as for Rescheduler.reschedule."""
-        longer = self._extend(receipt_of(target), check_lease(self._config, lease), sync)
-        if isinstance(longer, AckResult):
-            raise lost("extend", longer)
-        return write_receipt(longer)
-
-    def _extend(
-        self, receipt: Receipt, lease_ms: int, sync: Sync | None = None
-    ) -> Receipt | AckResult:
-        """Return the receipt of the longer lease, or the outcome of the lease if it has one."""
+        receipt, lease_ms = receipt_of(target), check_lease(self._config, lease)
         until_ms = self._clock.now_ms + lease_ms
         moved = self.move(receipt, until_ms, sync)
         if isinstance(moved, AckResult):
-            return moved
-        if moved.timer_id < 0:
-            return AckResult.EXPIRED  # the new lease is over already: its message was delivered
-        return self._moved(receipt, until_ms, moved)
+            raise lost("extend", moved)
+        if moved.timer_id < 0:  # the new lease is over already: its message was delivered
+            raise lost("extend", AckResult.EXPIRED)
+        return write_receipt(self._moved(receipt, until_ms, moved))
 
     def _moved(self, receipt: Receipt, until_ms: int, moved: PutReceipt) -> Receipt:
         """Return the receipt of a lease with another end."""

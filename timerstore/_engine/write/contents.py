@@ -31,6 +31,9 @@ from timerstore.types.messages import parse_properties
 
 _CRC_MASK = 0x7FFF_FFFF  # a record has a CRC without its top bit
 
+Differs = dict[str, tuple[str, str]]
+"""The parts of a message in which another one differs: its own, and that of the other."""
+
 
 class Contents(NotCopyable):
     """Compares the rows of a call with earlier messages of one store."""
@@ -59,16 +62,13 @@ class Contents(NotCopyable):
 
     def _check_row(self, call: CheckedBatch, row: int, first: int) -> None:
         body, other = call.body(first), call.body(row)
-        wanted: dict[str, str] = {}
-        got: dict[str, str] = {}
+        differs: Differs = {}
         if bytes(body) != bytes(other):
-            wanted["body"], got["body"] = _body_text(body), _body_text(other)
-        _add_properties(call.own_properties(first), call.own_properties(row), wanted, got)
+            differs["body"] = _body_text(body), _body_text(other)
+        _add_properties(call.own_properties(first), call.own_properties(row), differs)
         if call.is_fixed and call.due[row] != call.due[first]:
-            wanted["due time"] = _due_text(int(call.due[first]))
-            got["due time"] = _due_text(int(call.due[row]))
-        if wanted:
-            raise _conflict(call, row, wanted, got)
+            differs["due time"] = _due_text(int(call.due[first])), _due_text(int(call.due[row]))
+        _refuse(call, row, differs)
 
     def check(self, call: CheckedBatch, which: npt.NDArray[np.intp], firsts: OriginalRows) -> None:
         """Raise ConflictError if a row of `which` differs from the first message with its id."""
@@ -97,21 +97,18 @@ class Contents(NotCopyable):
         return has
 
     def _check_first(self, call: CheckedBatch, row: int, first: Any, *, is_due: bool) -> None:
-        wanted: dict[str, str] = {}
-        got: dict[str, str] = {}
+        differs: Differs = {}
         if not first["has_body"]:
             size, crc = int(first["body_size"]), int(first["body_crc"])
-            wanted["body"], got["body"] = _size_text(size, crc), _body_text(call.body(row))
+            differs["body"] = _size_text(size, crc), _body_text(call.body(row))
         if not first["has_properties"]:
             log_offset = int(first["log_offset"])
             with self._log.segments.view(self._log.written) as view:
                 text = record_fields(self._log.segments, view, log_offset)[2]
-            _add_properties(text, call.own_properties(row), wanted, got)
+            _add_properties(text, call.own_properties(row), differs)
         if not is_due:
-            wanted["due time"] = _due_text(int(first["due_ms"]))
-            got["due time"] = _due_text(int(call.due[row]))
-        if wanted:
-            raise _conflict(call, row, wanted, got)
+            differs["due time"] = _due_text(int(first["due_ms"])), _due_text(int(call.due[row]))
+        _refuse(call, row, differs)
 
 
 def _given(text: bytes) -> dict[str, str]:
@@ -120,13 +117,11 @@ def _given(text: bytes) -> dict[str, str]:
     return {name: value for name, value in pairs if not is_of_engine(name)}
 
 
-def _add_properties(first: bytes, text: bytes, wanted: dict[str, str], got: dict[str, str]) -> None:
+def _add_properties(first: bytes, text: bytes, differs: Differs) -> None:
     before, now = _given(first), _given(text)
-    if before == now:
-        return
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    wanted["properties"] = _pairs_text(before, names)
-    got["properties"] = _pairs_text(now, names)
+    if names:
+        differs["properties"] = _pairs_text(before, names), _pairs_text(now, names)
 
 
 def _pairs_text(properties: dict[str, str], names: list[str]) -> str:
@@ -146,17 +141,19 @@ def _due_text(due_ms: int) -> str:
     return f"due time {due_ms} ms" if due_ms else "a due time that has passed"
 
 
-def _conflict(
-    call: CheckedBatch, row: int, wanted: dict[str, str], got: dict[str, str]
-) -> ConflictError:
+def _refuse(call: CheckedBatch, row: int, differs: Differs) -> None:
+    """Raise ConflictError if a row differs from the first message with its id."""
+    if not differs:
+        return
     message_id = call.message_id(row)
     name = "message_id" if call.row_count == 1 else f"message_ids[{row}]"
-    return ConflictError(
+    wanted = {part: before for part, (before, _) in differs.items()}
+    raise ConflictError(
         f"{name} {quoted(message_id)} of topic {quoted(call.topic)}: another message was put with "
-        f"it, which differs in {' and '.join(wanted)}; it was not stored",
+        f"it, which differs in {' and '.join(differs)}; it was not stored",
         topic=call.topic,
         message_id=message_id,
         differs=wanted,
         wanted=", ".join(wanted.values()),
-        got=", ".join(got.values()),
+        got=", ".join(now for _, now in differs.values()),
     )

@@ -91,10 +91,8 @@ def check_name(source: object, version: object) -> tuple[str, int]:
         problems.append(
             f"version: wanted a whole number, 0 to {VERSION_MAX}, got {quoted(version)}"
         )
-    if problems:
+    if problems or not isinstance(source, str) or number is None:
         raise MessageError(problems)
-    assert isinstance(source, str)
-    assert number is not None
     return source, number
 
 
@@ -182,13 +180,6 @@ _CHUNK_ROWS = 8192
 _HEADER_BYTES = 4096  # of the header's record, at most
 
 
-class _Piece(NamedTuple):
-    """The rows of a batch from `begin` on, which are not in the log."""
-
-    batch: Checked
-    begin: int
-
-
 class Ingester(NotCopyable):
     """Ingests rows into one store."""
 
@@ -240,11 +231,11 @@ class Ingester(NotCopyable):
         with self._log.lock:
             return self._log.end
 
-    def append_record(self, batch: Checked, part: BatchPart, text: bytes) -> int:
-        """Append a ledger record without rows; return the log offset of its end."""
-        route = self._ledger_route()
-        timed = part._replace(now_ms=self._clock.now_ms)
-        return self._appender.append_group(route, batch.rows, timed, batch.due_ms, route, text)
+    def append_record(self, text: bytes) -> None:
+        """Append a ledger record without rows."""
+        route, batch = self._ledger_route(), _no_rows()
+        part = BatchPart(0, 0, 0, 0, self._clock.now_ms)
+        self._appender.append_group(route, batch.rows, part, batch.due_ms, route, text)
 
     def ingested(self, source: str) -> IngestedVersions:
         """Return the complete versions of a source."""
@@ -290,10 +281,10 @@ class Ingester(NotCopyable):
         now, rest = known, None
         for piece in self._behind(source, version, known, batches):
             if rest is not None:  # only the last chunk says that it is the last
-                now = self._append_all(source, version, now, rest, is_final=False)
+                now = self._append_all(source, version, now, *rest, is_final=False)
             rest = piece
         if rest is not None:
-            now = self._append_all(source, version, now, rest, is_final=True)
+            now = self._append_all(source, version, now, *rest, is_final=True)
         else:
             now = self._append_header(source, version, now)
         reach("ingest_appended")
@@ -303,8 +294,11 @@ class Ingester(NotCopyable):
 
     def _behind(
         self, source: str, version: int, known: Known, batches: Iterable[Any]
-    ) -> Iterator[_Piece]:
-        """Yield the rows after the stored ones; check that the stored ones are equal."""
+    ) -> Iterator[tuple[Checked, int]]:
+        """Yield the batches that have rows after the stored ones, and the first such row of each.
+
+        Check that the stored rows are equal.
+        """
         skipped, digest = 0, 0
         for batch in self._checked(batches, known.row_count):
             begin = min(batch.rows.count, known.row_count - skipped)
@@ -314,7 +308,7 @@ class Ingester(NotCopyable):
                 if skipped == known.row_count and digest != known.digest:
                     raise _other_rows(source, version, known, skipped, digest)
             if begin < batch.rows.count:
-                yield _Piece(batch, begin)
+                yield batch, begin
         if skipped < known.row_count:
             raise _other_rows(source, version, known, skipped, digest)
 
@@ -331,9 +325,8 @@ class Ingester(NotCopyable):
             yield found
 
     def _append_all(
-        self, source: str, version: int, now: Known, piece: _Piece, *, is_final: bool
+        self, source: str, version: int, now: Known, batch: Checked, begin: int, *, is_final: bool
     ) -> Known:
-        batch, begin = piece
         route = self._appender.route_to(batch.topic)
         while begin < batch.rows.count:
             part = self._cut(batch, begin, route)
@@ -380,15 +373,18 @@ class Ingester(NotCopyable):
         header = ChunkHeader(
             source, version, now.chunk_count, 0, now.row_count, 0, now.digest, last=True
         )
-        route = self._ledger_route()
-        nothing = np.zeros(1, np.int64)
-        batch = Checked(INGEST_TOPIC, b"", ColumnBatch(b"", nothing, nothing[:0], b""), nothing[:0])
-        return self._append(header, route, batch, BatchPart(0, 0, 0, 0, self._clock.now_ms))
+        part = BatchPart(0, 0, 0, 0, self._clock.now_ms)
+        return self._append(header, self._ledger_route(), _no_rows(), part)
 
     def _ledger_route(self) -> Route:
         if self._route is None:
             self._route = self._routes.make(INGEST_TOPIC, 0, self._clock.now_ms)
         return self._route
+
+
+def _no_rows() -> Checked:
+    nothing = np.zeros(1, np.int64)
+    return Checked(INGEST_TOPIC, b"", ColumnBatch(b"", nothing, nothing[:0], b""), nothing[:0])
 
 
 def _digest(batch: Checked, begin: int, end: int, digest: int) -> int:
@@ -439,11 +435,6 @@ class LedgerCarrier:
         if not self._ingester.resolve_all():
             return False
         for source in self._ingester.ledger.sources():
-            state = self._ingester.ledger.state(source)
-            nothing = np.zeros(1, np.int64)
-            batch = Checked(
-                INGEST_TOPIC, b"", ColumnBatch(b"", nothing, nothing[:0], b""), nothing[:0]
-            )
-            self._ingester.append_record(batch, BatchPart(0, 0, 0, 0, 0), write_state(state))
+            self._ingester.append_record(write_state(self._ingester.ledger.state(source)))
         self._stated_at = begin
         return True

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.delay_levels import real_queue
@@ -42,6 +41,7 @@ from timerstore._engine.log.log_reader import LogReader
 from timerstore._engine.queues.dispatch import DispatchedQueues, PendingDeletes, RemovalsReading
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.page import PULLED
+from timerstore._engine.read.pull_request import range_problems, whole_or
 from timerstore._engine.read.queue_reader import QueueReader
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted, typed
 from timerstore.types.config import StoreConfig
@@ -191,26 +191,19 @@ def check_query(topic: Any, key: Any, begin_ms: Any, end_ms: Any, max_count: Any
     except (TypeError, MessageError):
         problems.append(f"topic: wanted 1 to 255 of A-Za-z0-9%_|-, got {quoted(topic)}")
     problems.extend(_key_problems(key))
-    times = []
-    for name, value, otherwise in (
-        ("begin_ms", begin_ms, TIME_MIN_MS),
-        ("end_ms", end_ms, TIME_MAX_MS),
-    ):
-        number = otherwise if value is None else whole(value)
-        if number is None:
-            problems.append(f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}")
-            number = otherwise
-        times.append(min(max(number, TIME_MIN_MS), TIME_MAX_MS))
-    if times[0] > times[1]:
+    problems += range_problems(begin_ms, end_ms)
+    given = whole_or(begin_ms, TIME_MIN_MS), whole_or(end_ms, TIME_MAX_MS)
+    begin, end = [min(max(one, TIME_MIN_MS), TIME_MAX_MS) for one in given]
+    if begin > end:
         problems.append(
             f"begin_ms: wanted at most end_ms ({quoted(end_ms)}), got {quoted(begin_ms)}"
         )
-    count = whole(max_count)
-    if count is None or count < 1:
+    count = whole_or(max_count, 0)
+    if count < 1:
         problems.append(f"max_count: wanted a whole number from 1 on, got {quoted(max_count)}")
     if problems:
         raise MessageError(problems)
-    return Query(topic, key, times[0], times[1], count or 0)
+    return Query(topic, key, begin, end, count)
 
 
 def _key_problems(key: Any) -> Iterator[str]:
@@ -279,7 +272,7 @@ class Querier(NotCopyable):
         self._states = states  # ts_states *
         self._store_id = store_id
         self._reader = QueueReader(config, log)
-        self._messages = FoundMessages(config, log, routes)
+        self._read = FoundMessages(config, log, routes).read
 
     def query(self, query: Query) -> list[Message]:
         """Return the newest messages that have the key, in the order of the log."""
@@ -496,9 +489,6 @@ class Querier(NotCopyable):
         if route is None or not route.queue.min_offset <= offset < route.queue.count:
             return False
         return int.from_bytes(route.queue.read(offset, 1)[:8], "big") == int(row["log_offset"])
-
-    def _read(self, found: FoundRecord) -> Message:
-        return self._messages.read(found)
 
 
 def _at_offset(query: Query, reading: RemovalsReading) -> Iterator[_Criteria]:

@@ -213,7 +213,8 @@ class ManyCanceller:
                 if settled > at:
                     log_end = self._place(drafts[at:settled], texts)
                     states = drafts["state"][at:settled]
-                    self._note_slots(named["out_ms"][at:settled], states)
+                    if (counts := self._canceller.slot_counts) is not None:
+                        counts.remove(named["out_ms"][at:settled][states == lib.TS_PENDING] + 1)
                     answers += [ANSWERS[state] for state in states.tolist()]
                 else:
                     answer, one_end = self._canceller.cancel(given.read(begin + at))
@@ -318,11 +319,6 @@ class ManyCanceller:
         gone = drafts[drafts["state"] == lib.TS_PENDING]
         offsets, ids = gone["log_offset"].tolist(), gone["timer_id"].tolist()
         self._removals.note_many(list(zip(offsets, ids, strict=True)))
-
-    def _note_slots(self, out_ms: Int64Array, states: Any) -> None:
-        counts = self._canceller.slot_counts
-        if counts is not None:
-            counts.remove(out_ms[states == lib.TS_PENDING] + 1)
 
 
 class _Names(NamedTuple):

@@ -72,7 +72,9 @@ def check_keyed_put(
         raise ConfigError(
             f"put: {_word(request)} needs the key index, which is off (index_enabled)"
         )
-    wait_ms = _wait_ms(request.wait_at_most, config)
+    wait_ms = None
+    if request.wait_at_most is not None:
+        wait_ms = due_times.span_ms("wait_at_most", request.wait_at_most, config.delay_ms_max)
     others = (
         []
         if isinstance(request.keys, str) and not request.keys
@@ -130,12 +132,6 @@ def _check_key(request: PutRequest) -> str:
     if problems:
         raise MessageError(problems)
     return str(key)
-
-
-def _wait_ms(wait_at_most: Any, config: StoreConfig) -> int | None:
-    if wait_at_most is None:
-        return None
-    return due_times.span_ms("wait_at_most", wait_at_most, config.delay_ms_max)
 
 
 class KeyLocks(NotCopyable):
@@ -275,7 +271,10 @@ class UniqueWriter(NotCopyable):
         with self._locks.of(given.topic, given.key):
             undone = self._undone(given)
             if undone is None:
-                receipt = self._append(given, now_ms)
+                due_ms = given.due_ms if given.due_ms > now_ms else 0
+                text = given.text + f"{UNIQUE_PROPERTY}\x01{given.key}\x02".encode()
+                receipt, _ = append_keyed(appender, given, due_ms, text, now_ms)
+                reach("unique_appended")
         if undone is not None:
             receipt = self._known(given, undone)
             is_sync = True
@@ -284,13 +283,6 @@ class UniqueWriter(NotCopyable):
             self._log.sync_through(receipt.log_offset + 1)
         if undone is None:
             appender.appended()
-        return receipt
-
-    def _append(self, given: KeyedPut, now_ms: int) -> PutReceipt:
-        due_ms = given.due_ms if given.due_ms > now_ms else 0
-        text = given.text + f"{UNIQUE_PROPERTY}\x01{given.key}\x02".encode()
-        receipt, _ = append_keyed(self._appender, given, due_ms, text, now_ms)
-        reach("unique_appended")
         return receipt
 
     # --- the earlier message ---
@@ -317,7 +309,9 @@ class UniqueWriter(NotCopyable):
             if timer.log_offset < begin:
                 break
             if LEASE_PROPERTY not in timer.properties:  # newer than the delivered message
-                return self._judge(timer)
+                # It is done if it was cancelled.
+                is_undone = self._state(timer) in (lib.TS_PENDING, lib.TS_DELIVERED)
+                return _Looked(timer) if is_undone else _Looked(None, (timer.log_offset,))
             if _id(timer) == (message_id := message_id or _id(timer)):
                 leases.setdefault(group_of(timer.properties["REAL_TOPIC"]) or "", timer)
         if not leases:
@@ -326,13 +320,6 @@ class UniqueWriter(NotCopyable):
         if all(one.undone is None for one in judged):
             return _Looked(None, tuple(at for one in judged for at in one.over))
         return _Looked(delivered or next(iter(leases.values())))
-
-    def _judge(self, timer: KeyedRecord) -> _Looked:
-        """Judge by the state of a timer: the message is done if the timer was cancelled."""
-        state = self._state(timer)
-        if state in (lib.TS_PENDING, lib.TS_DELIVERED):
-            return _Looked(timer)
-        return _Looked(None, (timer.log_offset,))
 
     def _judge_lease(
         self, topic: str, key: str, group: str, lease: KeyedRecord, end: int
@@ -357,7 +344,9 @@ class UniqueWriter(NotCopyable):
         for record in self._records.newest_first(where, key, end):
             properties = record.properties
             own = TOPIC_PROPERTY if LEASE_PROPERTY in properties else "REAL_TOPIC"
-            if _key(record) == key and (where == topic or properties.get(own) == topic):
+            if properties.get(UNIQUE_PROPERTY) == key and (
+                where == topic or properties.get(own) == topic
+            ):
                 yield record
 
     def _state(self, timer: KeyedRecord) -> int:
@@ -389,7 +378,3 @@ class UniqueWriter(NotCopyable):
 
 def _id(record: KeyedRecord) -> str:
     return record.properties.get("UNIQ_KEY", "")
-
-
-def _key(record: KeyedRecord) -> str | None:
-    return record.properties.get(UNIQUE_PROPERTY)

@@ -238,7 +238,12 @@ class PutBatchWriter(NotCopyable):
             if not len(others):
                 self._contents.check(call, which, firsts)
                 break
-            self._append_others(to, rows, call, places, once, others)
+            # Their id only has the hash of a known one. Append them, unless an older record has it.
+            once.below[others] = places.log_offsets[others]
+            for row in others.tolist():
+                self._appender.append_many(
+                    to, rows, call.due, call.now_ms, places, once, begin=row, end=row + 1
+                )
         is_timer, numbers = call.due > 0, places.numbers
         if is_timer.all():
             due, queue_offsets, timer_ids = call.due, places.none, numbers
@@ -261,22 +266,6 @@ class PutBatchWriter(NotCopyable):
         if others is not None and batch.given is not None:
             self._fill_in(batch, batch.given, which, firsts)
         return batch
-
-    def _append_others(
-        self,
-        to: Destination,
-        rows: ColumnBatch,
-        call: CheckedBatch,
-        places: AppendedRows,
-        once: DedupeLookup,
-        others: Any,
-    ) -> None:
-        """Append rows whose id only has the hash of a known one, unless an older record has it."""
-        once.below[others] = places.log_offsets[others]
-        for row in others.tolist():
-            self._appender.append_many(
-                to, rows, call.due, call.now_ms, places, once, begin=row, end=row + 1
-            )
 
     def _fill_in(self, batch: PutBatch, given: CallerIds, which: Any, firsts: Any) -> None:
         """Overwrite the receipts of rows that were put before with those of the first puts."""

@@ -107,9 +107,15 @@ class Rescheduler:
             raise _not_pending(CancelResult.ALREADY_DELIVERED)
         while True:
             try:
-                return self._reschedule(
-                    handle, due_ms, now_ms, rewrite, sync or self._log.sync_through
-                )
+                found = self._finder.find(handle)
+                if not found:
+                    raise _not_pending(CancelResult.UNKNOWN)
+                if len(found) > 1:
+                    raise MessageError(
+                        f"handle: names {len(found)} pending messages (their producer sent one "
+                        "twice); wanted one; take a handle from pending()"
+                    )
+                return self._move(found[0], due_ms, now_ms, rewrite, sync or self._log.sync_through)
             except GoneError:
                 continue  # it was moved since it was found: find it again
 
@@ -127,19 +133,6 @@ class Rescheduler:
         now_ms = self._clock.now_ms
         due_ms = self._due_ms(now_ms, None, None, deliver_ms)
         return self._move(one, due_ms, now_ms, rewrite, sync or self._log.sync_through)
-
-    def _reschedule(
-        self, handle: Handle, due_ms: int, now_ms: int, rewrite: Rewrite | None, sync: Sync
-    ) -> PutReceipt:
-        found = self._finder.find(handle)
-        if not found:
-            raise _not_pending(CancelResult.UNKNOWN)
-        if len(found) > 1:
-            raise MessageError(
-                f"handle: names {len(found)} pending messages (their producer sent one twice); "
-                "wanted one; take a handle from pending()"
-            )
-        return self._move(found[0], due_ms, now_ms, rewrite, sync)
 
     def _due_ms(
         self,

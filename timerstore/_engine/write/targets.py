@@ -183,9 +183,8 @@ class Targets(NotCopyable):
 
     def level_of(self, target: TopicTarget, real: Route, level: int) -> Level:
         """Return a fixed delay level of one of the topic's queues, created if necessary."""
-        levels = target.levels.get(real.queue_id)
-        found = levels.get(level) if levels is not None else None
-        return found if found is not None else self._make_level(target, real, level)
+        found = target.levels.get(real.queue_id, {}).get(level)
+        return found or self._make_level(target, real, level)
 
     def _make_routes(self, topic: str, count: int) -> list[Route]:
         now_ms = self._clock.now_ms

@@ -41,8 +41,8 @@ from timerstore import (
     TimerStore,
 )
 from timerstore._engine.format.handle import decode
-from timerstore._engine.log.retention import Retention
 from timerstore._engine.maintenance.backup import MANIFEST
+from timerstore._engine.timer.log_retention import Retention
 
 STATUS_TROUBLE = 3
 _leaving = threading.Lock()

@@ -47,7 +47,6 @@ from timerstore._engine.leases.half_messages import HalfMessages
 from timerstore._engine.leases.lease_timers import LeaseKinds
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.retention import Retention
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.maintenance.topic_deletion import TopicDeleter
 from timerstore._engine.queues.core import Core
@@ -79,6 +78,7 @@ from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.level_delivery import ScheduleDeliver
 from timerstore._engine.timer.level_pending import LevelPending
 from timerstore._engine.timer.linker import Linker
+from timerstore._engine.timer.log_retention import Retention
 from timerstore._engine.timer.pending import Backlog, PendingCounts, WheelPending
 from timerstore._engine.timer.pipeline import make_pipeline
 from timerstore._engine.timer.slot_counts import SlotCounts
@@ -338,17 +338,8 @@ class Engine(NotCopyable):
             Relocator(core, timer_log, wheel, open_slot, self.far),
             ExpiredSegments(core, timer_log, wheel, open_slot, self.checkpoint),
         )
-        return Retention(
-            self.metrics,
-            self.signals,
-            self.config,
-            self.clock,
-            self.disk,
-            self.log,
-            dependents,
-            self.unread.lowest,
-            [LedgerCarrier(self.ingester, self.routes).carry],
-        )
+        carriers = [LedgerCarrier(self.ingester, self.routes).carry]
+        return Retention(core, dependents, self.unread.lowest, carriers)
 
     def _make_explainer(self) -> WheelExplainer:
         """Build `explain`."""

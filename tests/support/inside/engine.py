@@ -31,9 +31,7 @@ from timerstore._engine.leases.leases import Leases
 from timerstore._engine.leases.message_order import MessageOrder
 
 # --- the commit log ---
-from timerstore._engine.log import retention
 from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.log.retention import NOTHING, Retention
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.log.timer_states import TimerStates
 
@@ -81,6 +79,7 @@ from timerstore._engine.timer import (
     open_slot,
     timer_retention,
 )
+from timerstore._engine.timer import log_retention as retention
 from timerstore._engine.timer import timer_recovery as timer_recover
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.dequeue_get import DequeueGet
@@ -96,6 +95,7 @@ from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 # --- fixed delay levels ---
 from timerstore._engine.timer.level_delivery import ScheduleDeliver
 from timerstore._engine.timer.linker import Linker
+from timerstore._engine.timer.log_retention import NOTHING, Retention
 from timerstore._engine.timer.open_slot import DueQueue, OpenSlot
 from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.pending import _as_due as as_due

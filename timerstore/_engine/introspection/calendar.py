@@ -32,12 +32,12 @@ from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.due_times import moment_ms
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import NotCopyable
-from timerstore._engine.log.retention import Retention
 from timerstore._engine.log.timer_states import BLOCK_BYTES, BLOCK_IDS
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.timer.level_pending import Entries, Gaps, LevelPending
+from timerstore._engine.timer.log_retention import Retention
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore.errors import CorruptError, MessageError, quoted

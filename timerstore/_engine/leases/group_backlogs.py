@@ -31,13 +31,13 @@ from timerstore._engine.format.lease import (
     retry_topic,
 )
 from timerstore._engine.leases.lease_timers import Key, LeaseKinds
-from timerstore._engine.log.retention import Retention
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.record_lookup import real_routes, record_fields
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.timer.level_delivery import pending_by_topic
+from timerstore._engine.timer.log_retention import Retention
 from timerstore._engine.timer.pending import Backlog, PendingReader
 from timerstore.errors import CorruptError, GoneError, MessageError
 from timerstore.types.messages import parse_properties

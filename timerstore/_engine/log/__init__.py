@@ -13,7 +13,6 @@ scanned_records.py   the array of records that a scan returns, and groups of equ
 fold.py              derive the state of every timer from the whole log, and decide which records
                      belong to this store
 fold_matching.py     its rules: by timer id, by content for a broker's records, for delay levels
-retention.py         remove the oldest segments
 
 Invariants:
     1. durable <= written <= end.

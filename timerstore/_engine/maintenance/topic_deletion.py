@@ -43,13 +43,13 @@ from timerstore._engine.format.lease import (
 )
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import DELETED_PROPERTY, DELETED_TOPIC
-from timerstore._engine.log.retention import Retention
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import real_routes, record_fields
 from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.read.groups import Groups
 from timerstore._engine.timer.checkpoint import Checkpoint
+from timerstore._engine.timer.log_retention import Retention
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import ManyCanceller

@@ -23,7 +23,8 @@ open_slot.py               loaded messages by due time; fair_queue.py gives topi
 timer_recovery.py          restore all of this after a crash
 pending.py, slot_counts.py, handle_lookup.py   answers for API calls
 level_delivery.py          messages with a fixed delay; level_pending.py: those that are pending
-timer_retention.py         what retention must keep, and its copies at the log's end
+log_retention.py           remove the oldest segments of the commit log
+timer_retention.py         what that must keep, and its copies at the log's end
 broker_export.py           the files that a broker reads after we closed
 
 Locking: the checkpoint's lock, then the wheel's, then the open slot's. The commit log's append lock

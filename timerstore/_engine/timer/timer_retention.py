@@ -1,4 +1,4 @@
-"""Keep the timer, the queues and the index consistent with retention (log/retention.py).
+"""Keep the timer, the queues and the index consistent with retention (log_retention.py).
 
 Thread safety: runs on the retention thread only.
 Invariants:
@@ -332,7 +332,10 @@ _QUEUES = 64  # queues that are checked in one step
 
 
 class TimerRetention:
-    """Implements retention's `Dependents` for one store."""
+    """The state of one store that is derived from the log and follows its begin.
+
+    Each call does a bounded amount of work. A call that returns True is repeated.
+    """
 
     def __init__(
         self,
@@ -351,7 +354,7 @@ class TimerRetention:
         self._levels = levels
         self._timer_log = timer_log
         self._timer_route = core.timer_route
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._flush = flush
         self._mover = mover
         self._past = past
@@ -360,7 +363,7 @@ class TimerRetention:
         self._dropped: deque[tuple[Route, int, int]] = deque()  # queue offsets [begin, end)
 
     def move(self, begin: int, end: int) -> bool:
-        """As Dependents.move."""
+        """Copy some of the pending messages in [begin, end) of the log to its end."""
         moved = self._mover.step(begin, end)
         if moved:
             self._dispatch.wake()
@@ -368,11 +371,16 @@ class TimerRetention:
         return moved
 
     def is_past(self, end: int, moved_end: int) -> bool:
-        """As Dependents.is_past."""
-        mark = self._checkpoint.completed
+        """Return whether no service, no recovery and no reader of the last checkpoint reads below
+        `end`. For a reader that checkpoint must have the log up to `moved_end`; on a full disk,
+        which has no space for a checkpoint, this is not required.
+
+        If it is not so yet, start the work that makes it so.
+        """
+        mark = self.checkpoint.completed
         if mark is None or not self._mover.is_linked:
             return False  # a checkpoint after linking wakes retention
-        if mark.log_end >= (end if self._checkpoint.has_no_space else moved_end):
+        if mark.log_end >= (end if self.checkpoint.has_no_space else moved_end):
             first = self._timer_route.queue.first_at(end)
             if mark.timer_queue_offset >= first:
                 return True
@@ -381,16 +389,15 @@ class TimerRetention:
         self._flush.request_checkpoint()
         return False
 
-    def raise_begins(self) -> None:
-        """As Dependents.raise_begins."""
-        self._checkpoint.raise_begins()
-
     def lowest_needed(self) -> int:
-        """As Dependents.lowest_needed, by pending messages on delay levels."""
+        """Return the lowest log offset that is needed regardless of the limits.
+
+        Pending messages on delay levels need it.
+        """
         return lowest_pending(self._log, self._routes, self._levels)
 
     def drop_derived(self, log_begin: int) -> bool:
-        """As Dependents.drop_derived: units of some queues, then of the index."""
+        """Drop some units of records below `log_begin`, of some queues, then of the index."""
         routes = self._routes.by_index
         for route in routes[self._at : self._at + _QUEUES]:
             before = route.queue.min_offset
@@ -412,17 +419,17 @@ class TimerRetention:
         return False
 
     def send_notices(self) -> None:
-        """As Dependents.send_notices."""
+        """Notify subscribers of dropped messages. Called without a lock."""
         while self._dropped:
             self._signals.queue_dropped(*self._dropped.popleft())
 
     def retire_timer_log(self) -> bool:
-        """As Dependents.retire_timer_log."""
+        """Retire a timer log file of which every slot has been read."""
         return self._past.retire()
 
     def unlink_timer_log(self) -> bool:
-        """As Dependents.unlink_timer_log."""
+        """Remove a retired timer log file."""
         segments = self._timer_log.segments
         if segments.has_retired:
-            self._checkpoint.raise_begins()  # once more: the disk may have been full
+            self.checkpoint.raise_begins()  # once more: the disk may have been full
         return segments.unlink_retired()

@@ -29,58 +29,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.service import Service
-from timerstore._engine.base.signal import Signals
-from timerstore._engine.log.commit_log import CommitLog
-from timerstore._engine.storage.disk import Disk
+from timerstore._engine.queues.core import Core
+from timerstore._engine.timer.timer_retention import TimerRetention
 from timerstore.errors import CorruptError, MessageError
-from timerstore.types.clock import Clock
-from timerstore.types.config import StoreConfig
 
 _CHECK_S = 10.0  # between two checks of the clock and the disk, as in RocketMQ
 NOTHING = 2**62
 """Returned by a guard that needs no part of the log."""
-
-
-class Dependents(Protocol):
-    """State that is derived from the log and follows its begin (timer/timer_retention.py).
-
-    Each call does a bounded amount of work. A call that returns True is repeated.
-    """
-
-    def move(self, begin: int, end: int) -> bool:
-        """Copy some of the pending messages in [begin, end) of the log to its end."""
-
-    def is_past(self, end: int, moved_end: int) -> bool:
-        """Return whether no service, no recovery and no reader of the last checkpoint reads below
-        `end`. For a reader that checkpoint must have the log up to `moved_end`; on a full disk,
-        which has no space for a checkpoint, this is not required.
-
-        If it is not so yet, start the work that makes it so.
-        """
-
-    def raise_begins(self) -> None:
-        """Write the new begins of the files to the watermark. Durable on return."""
-
-    def lowest_needed(self) -> int:
-        """Return the lowest log offset that is needed regardless of the limits."""
-
-    def drop_derived(self, log_begin: int) -> bool:
-        """Drop some units and index entries of records below `log_begin`."""
-
-    def send_notices(self) -> None:
-        """Notify subscribers of dropped messages. Called without a lock."""
-
-    def retire_timer_log(self) -> bool:
-        """Retire a timer log file of which every slot has been read."""
-
-    def unlink_timer_log(self) -> bool:
-        """Remove a retired timer log file."""
 
 
 class Retention(Service):
@@ -90,13 +50,8 @@ class Retention(Service):
 
     def __init__(
         self,
-        metrics: Metrics,
-        signals: Signals,
-        config: StoreConfig,
-        clock: Clock,
-        disk: Disk,
-        log: CommitLog,
-        dependents: Dependents,
+        core: Core,
+        dependents: TimerRetention,
         lowest_unread: Callable[[], int],
         carriers: Sequence[Callable[[int], bool]],
     ) -> None:
@@ -107,12 +62,12 @@ class Retention(Service):
         carriers: called with the end of a segment before it is removed. Each appends again the
             records that must survive, and returns whether it is done.
         """
-        super().__init__(metrics, signals)
-        self._config = config
-        self._clock = clock
-        self._disk = disk
-        self._log = log
-        self._segments = log.segments
+        super().__init__(core.metrics, core.signals)
+        self._config = core.config
+        self._clock = core.clock
+        self._disk = core.disk
+        self._log = core.log
+        self._segments = core.log.segments
         self._dependents = dependents
         self._lowest_unread = lowest_unread
         self._carriers = carriers
@@ -164,13 +119,13 @@ class Retention(Service):
     def _drop(self) -> bool:
         """Drop one retired file, or some derived entries; return whether there was any."""
         if self._dependents.retire_timer_log():
-            self._dependents.raise_begins()
+            self._dependents.checkpoint.raise_begins()
             return True
         if self._dependents.unlink_timer_log():
             reach("retention_timer_log_unlinked")
             return True
         if self._segments.has_retired:
-            self._dependents.raise_begins()
+            self._dependents.checkpoint.raise_begins()
         if self._segments.unlink_retired():
             self.metrics.add("retention_log_files", 1)
             reach("retention_log_unlinked")
@@ -219,7 +174,8 @@ class Retention(Service):
         self._emptied_end, self._moved_end = 0, None
         self._may_drop_derived = True
         reach("retention_retired")
-        self._dependents.raise_begins()  # not left to the next checkpoint: this needs no space
+        # Not left to the next checkpoint, because this needs no space.
+        self._dependents.checkpoint.raise_begins()
         reach("retention_begin_raised")
         return True
 

@@ -47,8 +47,7 @@ from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.segments import Segments
-from timerstore._engine.timer import level_delivery as level_pending
-from timerstore._engine.timer import timer_recovery
+from timerstore._engine.timer import level_delivery, timer_recovery
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
@@ -275,7 +274,7 @@ class Recovery(NotCopyable):
                 route.queue.cut()
                 route.queue.mark_dirty()
         reach("recover_queues_cut")
-        timer_recovery.set_pending(self._routes, counts.pending, self._clock.now_ms)
+        timer_recovery.set_pending(self._routes, counts, self._clock.now_ms)
         timer_recovery.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if not self._timer_restore.restore(mark, self._states, scanned, is_unclean=is_unclean):
             self._discard_timer_states()
@@ -286,8 +285,7 @@ class Recovery(NotCopyable):
         else:
             self._build_ids(mark.store_id, end)
         self._levels.add(counts.levels)
-        level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
-        level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
+        level_delivery.fold_forward(self._routes, self._levels, scanned, mark.store_id)
         self._levels.done(delivered_level_places(scanned, mark.store_id))
         timer_recovery.start_at(self._wheel, self._open_slot, mark.replay_slot)
         return self._recovered(
@@ -349,7 +347,6 @@ class Recovery(NotCopyable):
         self._states.open_file(disk, tree.state, is_new=True)
         timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
         self._levels.done(found.level_places_done)
-        level_pending.fold_from_empty(self._routes, scanned["route"][found.level_rows_pending])
         self._build_ids(store_id, end)
         restart_queues(self._routes, scanned, begin, end, known_counts, self._clock.now_ms)
         reach("recover_rebuild_queues_restarted")

@@ -176,8 +176,7 @@ class SnapshotTimers(NotCopyable):
         if not fits:
             return False
         view.routes.clear_counts()
-        timer_recovery.set_pending(view.routes, counts.pending, 0)
-        level_delivery.set_at(view.routes, counts.level_pending, 0)
+        timer_recovery.set_pending(view.routes, counts, 0)
         self.cursors.add(counts.levels)
         self._at = mark.log_end
         return True
@@ -198,7 +197,6 @@ class SnapshotTimers(NotCopyable):
             self._read_ids_of(found.store_id)
         view.routes.clear_counts()
         timer_recovery.fold_from_empty(self.states, view.routes, scanned, found)
-        level_delivery.fold_from_empty(view.routes, scanned["route"][found.level_rows_pending])
         self.cursors.done(found.level_places_done)
         self._at = position.log_end
 

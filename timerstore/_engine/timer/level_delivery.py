@@ -24,7 +24,6 @@ import numpy.typing as npt
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.base.service import IDLE_S_MAX, Service, idle_until
-from timerstore._engine.format.counts_json import Pending
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.log.scanned_records import PLACE_OFFSET_BITS, Scan
 from timerstore._engine.queues.core import Core
@@ -314,13 +313,6 @@ def _first_of(parts: list[Entries], count: int) -> Entries:
 Counted = npt.NDArray[np.int32]
 
 
-def set_at(routes: Routes, pending: Pending, now_ms: int) -> None:
-    """Set the counts to those of the watermark."""
-    for topic, queues in pending.items():
-        for queue_id, count in queues.items():
-            routes.make(topic, queue_id, now_ms).native.level_pending = count
-
-
 def fold_forward(routes: Routes, cursors: LevelCursors, scanned: Scan, store_id: int) -> None:
     """Count the records after the watermark. `cursors` are those of the watermark."""
     kind = scanned["kind"]
@@ -337,11 +329,6 @@ def fold_forward(routes: Routes, cursors: LevelCursors, scanned: Scan, store_id:
 
 def _is_done(cursors: LevelCursors, place: int) -> bool:
     return cursors.is_done(place >> PLACE_OFFSET_BITS, place & ((1 << PLACE_OFFSET_BITS) - 1))
-
-
-def fold_from_empty(routes: Routes, waiting: Counted) -> None:
-    """Set the counts from a fold of the whole log; `waiting` has the route of each message."""
-    _count(routes, waiting, 1)
 
 
 def _count(routes: Routes, indexes: Counted, sign: int) -> None:

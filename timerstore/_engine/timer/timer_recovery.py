@@ -80,16 +80,22 @@ def fold_from_empty(states: TimerStates, routes: Routes, scanned: Scan, found: F
     ):
         each = np.ascontiguousarray(ids, np.int64)
         lib.ts_states_set_many(states.native, ffi.from_buffer("int64_t[]", each), len(each), state)
-    pending_routes = scanned["route"][found.rows_pending]
-    for index, count in zip(*np.unique(pending_routes, return_counts=True), strict=True):
-        routes.by_index[int(index)].native.pending = int(count)
+    by_index, indexes = routes.by_index, scanned["route"]
+    on_wheel, on_level = indexes[found.rows_pending], indexes[found.level_rows_pending]
+    for index, count in zip(*np.unique(on_wheel, return_counts=True), strict=True):
+        by_index[int(index)].native.pending = int(count)
+    for index, count in zip(*np.unique(on_level, return_counts=True), strict=True):
+        by_index[int(index)].native.level_pending = int(count)
 
 
-def set_pending(routes: Routes, pending: counts_json.Pending, now_ms: int) -> None:
-    """Set the pending counts to those of the watermark."""
-    for topic, queues in pending.items():
+def set_pending(routes: Routes, counts: counts_json.Counts, now_ms: int) -> None:
+    """Set the counts of pending timers and level messages to those of the watermark."""
+    for topic, queues in counts.pending.items():
         for queue_id, count in queues.items():
             routes.make(topic, queue_id, now_ms).native.pending = count
+    for topic, queues in counts.level_pending.items():
+        for queue_id, count in queues.items():
+            routes.make(topic, queue_id, now_ms).native.level_pending = count
 
 
 def pending_ids(states: TimerStates) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, set_states, swap
-from tests.support.inside.engine import EnqueuePut, Segments, lib, timer_recover
+from tests.support.inside.engine import EnqueuePut, Recovery, Segments, lib, timer_recover
 
 
 @mutant("W-D1", "deliveries after the last checkpoint are forgotten after a crash")
@@ -18,12 +18,13 @@ def _no_fold() -> Patches:
 
 @mutant("W-D2", "the last indexed messages are indexed again after a restart")
 def _indexed_twice() -> Patches:
-    original = timer_recover.Start
+    original = Recovery.run
 
-    def start(timer_queue_offset: int, read_slot: int) -> Any:
-        return original(max(0, timer_queue_offset - 2), read_slot)
+    def run(self: Any) -> Any:
+        found = original(self)
+        return found._replace(timer_queue_offset=max(0, found.timer_queue_offset - 2))
 
-    yield swap(timer_recover, "Start", start)
+    yield swap(Recovery, "run", run)
 
 
 @mutant("W-D4", "one failure inside a batch indexes the whole batch again")

@@ -360,7 +360,7 @@ class CommitLog(NotCopyable):
             raise reentrant_call(self.segments.directory)
         try:
             while self.durable < offset:
-                took_ns = self._lead_or_wait(offset)
+                took_ns = self._lead_round(offset) if self.group_commit.lead(offset) else None
                 if took_ns is not None:
                     self._signals.synced(took_ns)
                     reach("log_synced")
@@ -370,11 +370,8 @@ class CommitLog(NotCopyable):
             self._signals.durable()  # Ctrl-C may come after the sync: other threads await this
             raise
 
-    def _lead_or_wait(self, offset: int) -> int | None:
-        """Lead a round and return its sync time in ns, or wait for a round and return None."""
-        return self._lead_round(offset) if self.group_commit.lead(offset) else None
-
     def _lead_round(self, offset: int) -> int | None:
+        """Lead a round; return its sync time in ns, or None if no sync was needed."""
         self.check_alive()
         if self.durable >= offset:
             self.group_commit.end(self.durable)

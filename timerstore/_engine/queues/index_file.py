@@ -138,13 +138,17 @@ class IndexFile(NotCopyable):
         return not is_linked
 
     def _cut(self, at: int) -> None:
-        end = self.geometry.file_bytes
-        while at < end and (found := self._file.next_data(at)) is not None and found < end:
-            size = min(_READ_BYTES, end - found)
-            if self._file.read(found, size).strip(b"\0"):
-                self._file.zero(found, size)
+        for begin, data in self._data(at, self.geometry.file_bytes):
+            if data.strip(b"\0"):
+                self._file.zero(begin, len(data))
                 self._is_dirty = True
-            at = found + size
+
+    def _data(self, at: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the bytes of [at, end) with their offsets, in parts and without holes."""
+        while at < end and (found := self._file.next_data(at)) is not None and found < end:
+            data = self._file.read(found, min(_READ_BYTES, end - found))
+            yield found, data
+            at = found + len(data)
 
     def _set_slots(self, slots: Bytes) -> None:
         self._slots = slots
@@ -155,14 +159,9 @@ class IndexFile(NotCopyable):
     def _load_slots(self) -> bool:
         """Read the slots; return False if their CRC differs from the saved one."""
         slots = np.zeros(SLOT_BYTES * self.geometry.slot_count, np.uint8)
-        end, at = self.geometry.entries_at, HEADER_BYTES
-        while at < end and (found := self._file.next_data(at)) is not None and found < end:
-            size = min(_READ_BYTES, end - found)  # skips holes, so that they take no memory
-            data = self._file.read(found, size)
-            slots[found - HEADER_BYTES : found - HEADER_BYTES + size] = np.frombuffer(
-                data, np.uint8
-            )
-            at = found + size
+        for at, data in self._data(HEADER_BYTES, self.geometry.entries_at):
+            begin = at - HEADER_BYTES  # holes are skipped, so that they take no memory
+            slots[begin : begin + len(data)] = np.frombuffer(data, np.uint8)
         if lib.ts_crc32(0, address(slots), len(slots)) != self.slots_crc:
             return False
         self._set_slots(slots)

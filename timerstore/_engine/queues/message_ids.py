@@ -316,11 +316,8 @@ def read_ids(disk: Disk, tree: Tree, mark: IdsMark) -> Entries | None:
 
 def read_newest(disk: Disk, tree: Tree, marks: Iterable[IdsMark]) -> Entries | None:
     """Return the entries of the first mark that fits its file, None without one."""
-    for mark in marks:
-        entries = read_ids(disk, tree, mark)
-        if entries is not None:
-            return entries
-    return None
+    found = (read_ids(disk, tree, mark) for mark in marks)
+    return next((entries for entries in found if entries is not None), None)
 
 
 def write_ids(disk: Disk, tree: Tree, number: int, entries: Entries) -> IdsMark:

@@ -69,17 +69,17 @@ class LogTail:
         progress.recover(texts, recovered.store_id, recovered.routes.deleted_below)
 
     def batches(self) -> Iterator[Scan]:
-        """Yield the records of the tail."""
+        """Return the records of the tail."""
         recovered = self._recovered
-        for batch, _, _ in scan_batches(
+        found = scan_batches(
             recovered.segments,
             recovered.routes,
             self._clock,
             recovered.config.precision_ms,
             recovered.dispatch_from,
             recovered.log_end,
-        ):
-            yield batch
+        )
+        return (batch for batch, _, _ in found)
 
     def properties_at(self, log_offset: int) -> bytes:
         """Return the properties of a record of the tail."""

@@ -103,10 +103,6 @@ def locked_for_reading(disk: Disk, root: Path) -> Iterator[None]:
         anchor.close()
 
 
-def _is_read_here(identity: tuple[int, int]) -> bool:
-    return any(one.identity() == identity for one in list(_read))
-
-
 def _locked_by_another(disk: Disk, tree: Tree) -> LockedError:
     text = disk.read_small(tree.abort)
     holder = text.decode("ascii", "replace").strip() if text else "unknown"
@@ -141,7 +137,7 @@ class Directory(NotCopyable):
     def _lock(self) -> File:
         path = self.tree.lock
         if not self._anchor.lock():
-            if _is_read_here(self._identity):
+            if any(one.identity() == self._identity for one in list(_read)):
                 raise LockedError("the directory is read in this process", where=self.root)
             raise _locked_by_another(self._disk, self.tree)
         file = self._disk.open(path, create=True)

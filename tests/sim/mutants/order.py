@@ -82,9 +82,8 @@ def _no_order() -> Patches:
 def _counts_drift() -> Patches:
     original = timer_recover.set_pending
 
-    def set_pending(routes: Any, pending: Any, now_ms: int) -> None:
-        original(
-            routes, {t: {q: n + 1 for q, n in of.items()} for t, of in pending.items()}, now_ms
-        )
+    def set_pending(routes: Any, counts: Any, now_ms: int) -> None:
+        more = {t: {q: n + 1 for q, n in of.items()} for t, of in counts.pending.items()}
+        original(routes, counts._replace(pending=more), now_ms)
 
     yield swap(timer_recover, "set_pending", set_pending)

@@ -309,7 +309,7 @@ def test_packed_states_return_what_was_put() -> None:
 
 
 def test_log_fold_accepts_empty_batch() -> None:
-    one = LogFold(7)
+    one = LogFold(7, 0, {})
     one.add(np.zeros(0, SCAN_DTYPE))
     assert not one.foreign
     assert not one.pending

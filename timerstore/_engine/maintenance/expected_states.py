@@ -29,7 +29,7 @@ class LevelFold:
         """`floors`: by queue, the first queue offset that is still in the log."""
         self._store_id = store_id
         self._floors = floors
-        self._cursors = _cursors_from(floors)
+        self.cursors = _cursors_from(floors)
         self._unusable = LevelCursors()
         self._ends: dict[int, int] = {}  # by queue: queue offset after the last message
         self.begins: dict[int, int] = {}  # by queue: queue offset of the first
@@ -45,13 +45,13 @@ class LevelFold:
         self._sources(part[(kind == lib.TS_KIND_LEVEL) | is_unusable])
         unusable = places_of(part[is_unusable])
         self._unusable.done(unusable)
-        self._cursors.done(unusable)
+        self.cursors.done(unusable)
         deliveries = part[kind == lib.TS_KIND_LEVEL_DELIVERED]
         own = (deliveries["timer_id"] >= 0) & (deliveries["store_id"] == self._store_id)
         places, first = np.unique(deliveries["timer_id"][own], return_index=True)
         self.foreign += len(deliveries) - len(places)
         self.foreign += sum(not self._waits(place) for place in places.tolist())
-        self._cursors.done(places)
+        self.cursors.done(places)
         self.pending.update(part["route"][kind == lib.TS_KIND_LEVEL].tolist())
         came = deliveries["route"][own][first]
         is_left = np.array([self._is_left(place) for place in places.tolist()], bool)
@@ -63,7 +63,7 @@ class LevelFold:
         for queue_id, at in zip(queues.tolist(), first.tolist(), strict=True):
             if queue_id not in self.begins:
                 self.begins[queue_id] = int(rows["queue_offset"][at])
-                self._cursors.begin_at(queue_id, self.begins[queue_id])
+                self.cursors.begin_at(queue_id, self.begins[queue_id])
             self._ends[queue_id] = int(rows["queue_offset"][rows["queue_id"] == queue_id][-1]) + 1
 
     def _waits(self, place: int) -> bool:
@@ -71,14 +71,10 @@ class LevelFold:
         if not self._is_left(place):
             return True  # retention removed its source
         is_there = offset < self._ends.get(queue_id, 0)
-        return is_there and not self._cursors.is_done(queue_id, offset)
+        return is_there and not self.cursors.is_done(queue_id, offset)
 
     def _is_left(self, place: int) -> bool:
         return place & ((1 << OFFSET_BITS) - 1) >= self._floors.get(place >> OFFSET_BITS, 0)
-
-    def copy(self) -> Levels:
-        """Return the result so far."""
-        return self._cursors.copy()
 
     def of_fold(self, found: Fold) -> Levels:
         """Return what a fold by matching found to be done, of this log or its first part."""
@@ -211,16 +207,14 @@ def _part(packed: Packed, begin: int, end: int) -> Packed:
 class LogFold:
     """The fold by id of one log, batch by batch in its order."""
 
-    def __init__(
-        self, store_id: int, floor: int = 0, level_floors: dict[int, int] | None = None
-    ) -> None:
+    def __init__(self, store_id: int, floor: int, level_floors: dict[int, int]) -> None:
         """`floor`: retention removed the sources of ids below it. `level_floors`: so by level."""
         self.store_id = store_id
         self.floor = floor
         self.inherited: list[tuple[int, int]] = []  # pending at the log's begin: id, route
         self.states = IdStates()
         self.pending: Counter[int] = Counter()  # by index of route
-        self.levels = LevelFold(store_id, level_floors or {})
+        self.levels = LevelFold(store_id, level_floors)
         self.foreign = 0  # timer records without an id of ours: these need matching
         self.doubled: list[tuple[int, int, bool]] = []  # log offset, id, whether it is a delivery
         self.orphans: list[tuple[int, int]] = []  # log offset, id
@@ -285,7 +279,7 @@ class Expected(NamedTuple):
     def of_walk(cls, by_id: LogFold) -> "Expected":
         """Return the result of a fold by id so far."""
         pending, on_levels = by_id.pending.copy(), by_id.levels.pending.copy()
-        return cls(by_id.states.copy(), pending, by_id.levels.copy(), on_levels)
+        return cls(by_id.states.copy(), pending, by_id.levels.cursors.copy(), on_levels)
 
     @classmethod
     def of_fold(cls, found: Fold, scanned: Scan, by_id: LogFold) -> "Expected":

@@ -152,7 +152,7 @@ def look(path: Path, shard: int | None = None) -> StoreSummary:
     """Summarize one store as of its last checkpoint. The counts are None if none are stored."""
     path = path.absolute()
     disk, tree = Disk(), Tree(path)
-    store, mark, counts = PositionReader(disk, tree).find()
+    _, (store, mark, counts) = PositionReader(disk, tree).find()
     if mark is not None and mark.is_bootstrap:
         counts = None  # its counts have the ends of queues only
     topics = read_topics(disk, tree).topics

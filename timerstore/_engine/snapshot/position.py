@@ -286,12 +286,10 @@ class PositionReader:
         text = self._disk.read_small(self._tree.counts)
         return counts_json.read_counts(text, mark.log_end, mark.sequence)
 
-    def find(self) -> SnapshotPosition:
-        """Return the position, with the watermark and the counts that belong to it."""
-        return self.find_with_mark()[1]
-
-    def find_with_mark(self) -> tuple[Watermark | None, SnapshotPosition]:
-        """Return the same, and the watermark that was read even if the files are a broker's."""
+    def find(self) -> tuple[Watermark | None, SnapshotPosition]:
+        """Return the watermark, also one that a broker's files do not follow, and the position with
+        the watermark and the counts that belong to it.
+        """
         mark, read_with, store = self.mark(), None, None
         for _ in range(_TRIES):
             read_with, store = mark, self.limits(mark)
@@ -421,7 +419,7 @@ class FollowedPosition(PositionReader):
         """Find the position from scratch. A broker's files are synced first: FailedError if that
         fails.
         """
-        mark, found = self.find_with_mark()
+        mark, found = self.find()
         if found.mark is None:
             log = self._log(found.store)
             try:

@@ -9,7 +9,6 @@ from typing import Any
 
 from timerstore._engine.base.argument_types import whole
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.pull import bounds_of, kept_range
 from timerstore._engine.read.pull_request import (
@@ -50,7 +49,13 @@ class SnapshotPullCalls(SnapshotCalls):
         def look() -> MessageBatch:
             route = self._route(topic, queue_id)
             wanted = check_pull(route, offset, max_count, wait, request.tags, request.sql)
-            return self._look(route, offset, max_count, wanted)
+            log = self._view.log
+            bounds = bounds_of(route.queue, offset, log.end, log.segments.begin)
+            if bounds.status is not PullStatus.FOUND:
+                return empty_batch(route, *bounds)
+            return self._reader.read(
+                route, offset, max_count, bounds.min_offset, bounds.max_offset, wanted
+            )
 
         asked, got = offset, self.answer(look)
         if wait <= 0 or got.status not in WAITING:
@@ -79,17 +84,6 @@ class SnapshotPullCalls(SnapshotCalls):
                 f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
             )
         return self._view.settle(route)
-
-    def _look(
-        self, route: Route, offset: int, max_count: int, wanted: Filter | None
-    ) -> MessageBatch:
-        log = self._view.log
-        bounds = bounds_of(route.queue, offset, log.end, log.segments.begin)
-        if bounds.status is not PullStatus.FOUND:
-            return empty_batch(route, *bounds)
-        return self._reader.read(
-            route, offset, max_count, bounds.min_offset, bounds.max_offset, wanted
-        )
 
     def follow(
         self,

@@ -65,9 +65,7 @@ from timerstore.types.messages import Int64Array
 _BATCH = 65_536
 
 
-def cancelled_offsets(
-    store: Snapshot, shard: int = 0, on_corrupt: OnCorrupt = "fail"
-) -> Int64Array:
+def cancelled_offsets(store: Snapshot, shard: int, on_corrupt: OnCorrupt) -> Int64Array:
     """Return the log offsets of all copies of cancelled messages, ascending."""
     if not _has_deletes(store, shard):
         return np.empty(0, np.int64)

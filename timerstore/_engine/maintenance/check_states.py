@@ -210,7 +210,6 @@ class _OpenStates:
         assert log.fold is not None
         self._view = view
         self._engine = engine
-        self._findings = view.findings
         self._memory = memory
         self._log = log
         self._fold: LogFold = log.fold
@@ -279,7 +278,7 @@ class _OpenStates:
 
     def _add(self, what: str, log_offset: int, wanted: str) -> None:
         where = place(self._engine.log.segments, log_offset)
-        self._findings.add(what, where, wanted, "none")
+        self._view.findings.add(what, where, wanted, "none")
 
     def _compare_memory(self, expected: Expected, *, only_known: bool) -> None:
         memory = self._memory
@@ -287,10 +286,14 @@ class _OpenStates:
         for timer_id, one, other in expected_states.differing(
             expected.states, memory.states, only_known=only_known, floor=self._fold.floor
         ):
-            self._findings.add(f"state of timer id {timer_id}", where, NAMES[one], NAMES[other])
+            self._view.findings.add(
+                f"state of timer id {timer_id}", where, NAMES[one], NAMES[other]
+            )
         counted = sum(len(ids) for ids in expected_states.pending(memory.states))
         if counted != memory.pending_timers:
-            self._findings.add("number of pending timers", where, counted, memory.pending_timers)
+            self._view.findings.add(
+                "number of pending timers", where, counted, memory.pending_timers
+            )
         if expected.pending is None:
             return
         for name, log_says, memory_says in (
@@ -302,7 +305,7 @@ class _OpenStates:
                 if wanted != got:
                     route = self._engine.routes.by_index[index]
                     what = f"{name} of topic {route.topic} queue {route.queue_id}"
-                    self._findings.add(what, where, wanted, got)
+                    self._view.findings.add(what, where, wanted, got)
 
     def _compare_levels(self, at_mark: Expected, at_end: Expected) -> None:
         """Compare the delivered messages of fixed levels in memory and in the counts file."""
@@ -313,7 +316,7 @@ class _OpenStates:
             checks.append((where, at_mark.levels, self._counts.levels))
         for where, wanted, got in checks:
             for queue_id, one, other in self._fold.levels.differing(wanted, got):
-                self._findings.add(f"delivered of level {queue_id + 1}", where, one, other)
+                self._view.findings.add(f"delivered of level {queue_id + 1}", where, one, other)
 
 
 # --- check config ---

@@ -290,8 +290,8 @@ class AtRestView(StoreView):
             is_in_queues = self.is_built and piece.begin < limit
             yield LogPart(piece.begin, piece.end, piece.rows, runs if is_in_queues else iter(()))
         self.log_end = log.end
-        is_clean = not self.is_open and self.mark is not None
-        self.is_quiet = is_clean and self.mark is not None and log.end == self.mark.log_end
+        if self.mark is not None and not self.is_open:
+            self.is_quiet = log.end == self.mark.log_end
         self.record_offsets = log.offsets
         for gap in log.damaged:
             wanted = f"records, log offsets {gap.begin} to {gap.end}"

@@ -13,7 +13,6 @@ from timerstore._engine.base.argument_types import Int64Array
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import queue_unit, timer_unit
-from timerstore._engine.format.index_position import IndexFileState
 from timerstore._engine.format.queue_unit import UNIT_BYTES
 from timerstore._engine.format.store_paths import Tree, can_have_queue, segment_name
 from timerstore._engine.log.scanned_records import Scan, has_impossible_offset
@@ -31,8 +30,8 @@ from timerstore._engine.maintenance.store_view import (
     check_zeros,
     place,
 )
-from timerstore._engine.queues.index_file import ENTRY_BYTES, HEADER_BYTES, Geometry, IndexFile
-from timerstore._engine.queues.key_index import KEYS_MAX
+from timerstore._engine.queues.index_file import ENTRY_BYTES, HEADER_BYTES
+from timerstore._engine.queues.key_index import KEYS_MAX, Index
 from timerstore._engine.queues.record_lookup import RecordUnits, UnitRows, queues_named
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.storage.disk import Disk
@@ -331,56 +330,44 @@ def check_index(view: StoreView) -> None:
     index = None if store is None else store.dispatch.index
     if store is None or index is None or index.begin < store.log.segments.begin:
         return  # there is no index, or retention removed its first records
-    files, states, slots, end = index.snapshot()
-    remake = _Remake(findings, index.geometry, files, states, slots, has_tags=index.has_tags)
+    remake = _Remake(findings, index)
     try:
-        remake.run(store, index.begin, end)
+        remake.run(store)
     except (TimerStoreError, OSError) as error:
         findings.raised("index", index.begin, error)
     findings.count("index entries", remake.entries)
 
 
 class _Remake(NotCopyable):
-    def __init__(
-        self,
-        findings: Findings,
-        geometry: Geometry,
-        files: list[IndexFile],
-        states: list[IndexFileState],
-        newest_slots: bytes,
-        *,
-        has_tags: bool,
-    ) -> None:
+    def __init__(self, findings: Findings, index: Index) -> None:
         self._findings = findings
-        self._has_tags = has_tags
-        self._geometry = geometry
-        self._files = files
-        self._states = states
-        self._newest_slots = newest_slots
+        self._index = index
+        self._files, self._states, self._newest_slots, self._end = index.snapshot()
+        self._geometry = index.geometry
         self._capacity = 2 * KEYS_MAX
         self._keys = np.empty(self._capacity * _KEY_BYTES, np.uint8)
         self._entries = np.empty(self._capacity * ENTRY_BYTES, np.uint8)
-        self._slots = np.zeros(4 * geometry.slot_count, np.uint8)
-        self._pages = np.zeros(4 * geometry.slot_count // 4096 + 1, np.uint8)
+        self._slots = np.zeros(4 * self._geometry.slot_count, np.uint8)
+        self._pages = np.zeros(4 * self._geometry.slot_count // 4096 + 1, np.uint8)
         self._native: Any = ffi.new("ts_index *")
         self._native.slots = address(self._slots)
         self._native.dirty_pages = address(self._pages)
-        self._native.slot_count = geometry.slot_count
-        self._native.entry_count = geometry.entry_count
+        self._native.slot_count = self._geometry.slot_count
+        self._native.entry_count = self._geometry.entry_count
         self._native.next_entry = 1
         self._at = 0  # which file
         self.entries = 0
 
-    def run(self, store: LiveStore, begin: int, end: int) -> None:
-        """Walk [begin, end) of the log."""
+    def run(self, store: LiveStore) -> None:
+        """Walk the part of the log that the index has."""
         keys: Any = ffi.new("ts_keys *")
         keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._keys))
         keys.capacity = self._capacity
-        keys.has_tags = self._has_tags
-        following = ffi.new("int64_t *", begin)
+        keys.has_tags = self._index.has_tags
+        following = ffi.new("int64_t *", self._index.begin)
         segments = store.log.segments
-        with segments.view(end) as view:
-            while following[0] < end:
+        with segments.view(self._end) as view:
+            while following[0] < self._end:
                 keys.count = 0
                 at = following[0]
                 segments.call(view, "check", lib.ts_index_keys, at, following, KEYS_MAX, keys)

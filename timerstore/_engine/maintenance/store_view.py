@@ -37,7 +37,6 @@ from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.segments import Segments
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.far_wheel import FarWheel
-from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.timer_log import TimerLog, pieces
 from timerstore._engine.timer.wheel import Wheel
@@ -78,11 +77,6 @@ class Findings:
     def count(self, what: str, number: int) -> None:
         """Add to the number of things that were read."""
         self._counts[what] += number
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether there is no problem so far."""
-        return not self._problems
 
     def report(self) -> Report:
         """Return all problems and counts."""
@@ -218,7 +212,6 @@ class LiveStore(Protocol):
     states: TimerStates
     wheel: Wheel
     timer_log: TimerLog
-    open_slot: OpenSlot
     levels: LevelCursors
     far: FarWheel
 

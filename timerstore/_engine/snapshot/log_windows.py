@@ -148,17 +148,21 @@ RowArray = npt.NDArray[np.void]
 
 def dtype_of(name: str) -> np.dtype[np.void]:
     """Return the numpy type of a C struct of whole numbers and of arrays of them."""
-    names, formats, offsets = [], [], []
-    for field_name, about in ffi.typeof(name).fields:
-        kind = about.type
-        shape: tuple[int, ...] = ()
-        if kind.kind == "array":
-            shape, kind = (kind.length,), kind.item
-        names.append(field_name)
-        formats.append((f"i{ffi.sizeof(kind)}", shape))
-        offsets.append(about.offset)
-    size = ffi.sizeof(name)
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+    fields = ffi.typeof(name).fields
+    return np.dtype(
+        {
+            "names": [field_name for field_name, _ in fields],
+            "formats": [_format_of(about.type) for _, about in fields],
+            "offsets": [about.offset for _, about in fields],
+            "itemsize": ffi.sizeof(name),
+        }
+    )
+
+
+def _format_of(kind: Any) -> str:
+    if kind.kind == "array":
+        return f"({kind.length},)i{ffi.sizeof(kind.item)}"
+    return f"i{ffi.sizeof(kind)}"
 
 
 ROW = dtype_of("ts_table_row")

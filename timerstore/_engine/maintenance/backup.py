@@ -23,7 +23,7 @@ See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -46,7 +46,7 @@ from timerstore.types.clock import Clock
 from timerstore.types.config import StoreConfig
 from timerstore.types.reports import BackupReport
 
-CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
 """Files of config/ whose contents are not in the log."""
 MANIFEST = BACKUP_JSON
@@ -261,11 +261,9 @@ class _Transfer:
         # backup.json has the length of a lost segment. So it gets its name only when it is whole.
         path = path.with_name(f"{path.name}.part") if is_lost else path
         file = self._disk.open(path, create=True)
-        while done < one.size_bytes:
-            data = one.file.read(done, min(CHUNK_BYTES, one.size_bytes - done))
-            file.write(data, done)
+        for at, data in chunks_of(one.file, done, one.size_bytes):
+            file.write(data, at)
             crc = zlib.crc32(data, crc)
-            done += len(data)
             self.copied += len(data)
             self.left -= len(data)
             self._progress(self.copied, self.copied + self.left)
@@ -273,7 +271,7 @@ class _Transfer:
         if is_lost:
             self._disk.rename(path, self._path(one.offset))
         reach("backup_segment_copied")
-        return SavedSegment(one.offset, done, crc)
+        return SavedSegment(one.offset, one.size_bytes, crc)
 
 
 def _texts(disk: Disk, paths: list[Path]) -> dict[str, str]:
@@ -290,12 +288,16 @@ def check_progress(progress: object) -> None:
 
 def crc_of(file: File, size: int) -> int:
     """Return the CRC-32 of a file's first bytes."""
-    crc, done = 0, 0
-    while done < size:
-        data = file.read(done, min(CHUNK_BYTES, size - done))
+    crc = 0
+    for _, data in chunks_of(file, 0, size):
         crc = zlib.crc32(data, crc)
-        done += len(data)
     return crc
+
+
+def chunks_of(file: File, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Read [begin, end) of a file in parts, each with its offset."""
+    for at in range(begin, end, _CHUNK_BYTES):
+        yield at, file.read(at, min(_CHUNK_BYTES, end - at))
 
 
 def read_manifest(disk: Disk, root: Path) -> BackupManifest | None:

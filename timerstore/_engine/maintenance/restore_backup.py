@@ -33,11 +33,11 @@ from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
 from timerstore._engine.log.survey import Files, SurveyedRecords, survey
 from timerstore._engine.maintenance.backup import (
-    CHUNK_BYTES,
     CONFIG_NAMES,
     MANIFEST,
     Progress,
     check_progress,
+    chunks_of,
     crc_of,
     read_manifest,
 )
@@ -254,16 +254,14 @@ def _copy_segment(
     path = _segment_path(backup, one)
     source = disk.open(path, read_only=True)
     target = disk.open(tree.commit_log / segment_name(one.offset), create=True)
-    crc, done = 0, 0
-    while done < one.size_bytes:
-        data = source.read(done, min(CHUNK_BYTES, one.size_bytes - done))
-        target.write(data, done)
+    crc = 0
+    for at, data in chunks_of(source, 0, one.size_bytes):
+        target.write(data, at)
         crc = zlib.crc32(data, crc)
-        done += len(data)
     if crc != one.crc:
         raise CorruptError(
             "the backup is damaged",
-            where=f"{path} bytes 0 to {done}",
+            where=f"{path} bytes 0 to {one.size_bytes}",
             wanted=f"CRC {one.crc}",
             got=crc,
         )

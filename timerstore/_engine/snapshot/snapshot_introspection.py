@@ -153,30 +153,24 @@ class QueueSearch:
 class _SnapshotQuerier(Querier):
     """Finds messages by key, those pending on a fixed level included."""
 
-    on_level: frozenset[int] = frozenset()
+    def __init__(self, view: SnapshotView, timers: SnapshotTimers) -> None:
+        super().__init__(
+            view.config,
+            view.log,
+            SettledQueues(QueueSearch(view)),
+            PendingDeletes(view.log),
+            view.routes,
+            timers.states.native,
+            timers.store_id,
+        )
+        self._offsets_on_levels = frozenset(timers.level_pending.entries()["log_offset"].tolist())
 
     def query(self, query: Query) -> list[Message]:
         """Query once. If retention removed a record, the caller moves to a newer position first."""
         return self._query(query)
 
     def _waits_on_level(self, found: Any, below: int) -> bool:  # noqa: ARG002
-        return found.log_offset in self.on_level
-
-
-def query(view: SnapshotView, timers: SnapshotTimers, asked: Query) -> list[Message]:
-    """Return the newest messages with a key in order of the log, pending ones included."""
-    dispatch = SettledQueues(QueueSearch(view))
-    querier = _SnapshotQuerier(
-        view.config,
-        view.log,
-        dispatch,
-        PendingDeletes(view.log),
-        view.routes,
-        timers.states.native,
-        timers.store_id,
-    )
-    querier.on_level = frozenset(timers.level_pending.entries()["log_offset"].tolist())
-    return querier.query(asked)
+        return found.log_offset in self._offsets_on_levels
 
 
 # --- snapshot introspection ---
@@ -250,4 +244,5 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
     ) -> list[Message]:
         wanted = check_query(topic, key, begin_ms, end_ms, max_count)
         self._timers.catch_up()
-        return unexpired(query(self._view, self._timers, wanted), self._clock.now_ms)
+        found = _SnapshotQuerier(self._view, self._timers).query(wanted)
+        return unexpired(found, self._clock.now_ms)

@@ -190,8 +190,7 @@ class _BatchMaker:
         if name == "body_len":
             return _fixed(pa.int32(), rows["sizes"][:, lib.TS_SPAN_BODY])
         source = {"flags": "sys_flag", "rolls": "roll_times"}.get(name, name)
-        kind = pa.int64() if column.kind == "long" else pa.int32()
-        return _fixed(kind, rows[source])
+        return _fixed(type_of(column.kind), rows[source])
 
     def _delivery(self, column: Column, found: Records, rows: RowArray) -> Any:
         known = rows["due_ms"] != 0
@@ -268,9 +267,7 @@ class _BatchMaker:
             return pa.array((rows["magic"] & _ROLL) != 0)
         if name == "cancelled":
             return pa.array(are_in(rows["log_offset"], self._cancelled))
-        if name in ("size", "flags"):
-            return _fixed(pa.int32(), rows["magic" if name == "flags" else name])
-        return _fixed(pa.int64(), rows[name])
+        return _fixed(type_of(column.kind), rows["magic" if name == "flags" else name])
 
     def of_slots(self, rows: RowArray) -> Any:
         return self._batch(len(rows), lambda column: self._slot(column, rows))

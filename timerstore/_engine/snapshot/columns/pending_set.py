@@ -42,6 +42,7 @@ from timerstore._engine.snapshot.columns.table_scan import (
     PendingBits,
     Records,
     Wanted,
+    careful_step,
     records,
     units,
 )
@@ -115,13 +116,7 @@ def scan_all(store: Snapshot, shard: int = 0, on_corrupt: OnCorrupt = "fail") ->
                 )
             )
 
-        try:
-            count = windows.step(scan, int(following[0]), "a record")
-        except CorruptError as error:
-            if windows.native.fault == lib.TS_FAULT_NONE:
-                raise
-            following[0] = damage.in_records(windows, error)
-            continue
+        count = careful_step(windows, scan, following, damage.in_records)
         parts.append(part[:count].copy())
     return np.concatenate(parts)
 

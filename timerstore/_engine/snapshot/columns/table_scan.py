@@ -64,14 +64,14 @@ class Damage:
         following = starts.first_from(offset + 1, self._store.log_segment_bytes)
         return self._skip(offset, following)
 
-    def in_units(self, windows: Windows, error: CorruptError, unit_bytes: int) -> int:
+    def in_units(self, windows: Windows, error: CorruptError) -> int:
         """Return the timer log position to go on from."""
         pos = self._met(windows, error)
         if self._on_corrupt == "stop":
             return windows.end
         size = self._store.timer_log_segment_bytes
-        in_segment = pos % size // unit_bytes * unit_bytes + unit_bytes
-        following = pos - pos % size + (size if in_segment + unit_bytes > size else in_segment)
+        in_segment = pos % size // UNIT_BYTES * UNIT_BYTES + UNIT_BYTES
+        following = pos - pos % size + (size if in_segment + UNIT_BYTES > size else in_segment)
         return self._skip(pos, min(following, windows.end))
 
     def _met(self, windows: Windows, error: CorruptError) -> int:
@@ -304,17 +304,17 @@ def records(
         )
 
     while following[0] < part.end:
-        count = _careful(windows, scan, following, lambda e: damage.in_records(windows, e))
+        count = careful_step(windows, scan, following, damage.in_records)
         if count:
             yield Records(windows.native, rows[:count], sums, chosen)
     del kept
 
 
-def _careful(
+def careful_step(
     windows: Windows,
     scan: Callable[[Any], int],
     following: Any,
-    on_damage: Callable[[CorruptError], int],
+    on_damage: Callable[[Windows, CorruptError], int],
 ) -> int:
     """Take one step. At damage, move past it as the policy says, and return no rows."""
     begin = int(following[0])
@@ -323,7 +323,7 @@ def _careful(
     except CorruptError as error:
         if windows.native.fault == lib.TS_FAULT_NONE:
             raise  # a file is missing or short
-        following[0] = on_damage(error)
+        following[0] = on_damage(windows, error)
         return 0
 
 
@@ -341,15 +341,12 @@ def units(part: Part, wanted: Wanted) -> Iterator[RowArray]:
     def scan(window: Any) -> int:
         return int(lib.ts_units_scan(window, following[0], following, capacity, native_rows))
 
-    def on_damage(error: CorruptError) -> int:
-        return damage.in_units(windows, error, UNIT_BYTES)
-
     bounds, width = wanted.bounds, part.store.precision_ms
     low, high, _ = _range(bounds.deliver_from_ms, bounds.deliver_to_ms)
     enqueued_low, enqueued_high, _ = _range(bounds.stored_from_ms, bounds.stored_to_ms)
     while following[0] < part.end:
         try:
-            count = _careful(windows, scan, following, on_damage)
+            count = careful_step(windows, scan, following, damage.in_units)
         except CorruptError:
             begin = part.store.timer_log_begin_now
             if begin <= following[0]:

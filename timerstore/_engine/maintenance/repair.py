@@ -22,7 +22,7 @@ See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,39 +71,34 @@ class _Missing(NamedTuple):
     """Whether the queue has nothing before them. Then it may begin after them."""
 
 
-class _Queues:
-    """Finds missing queue offsets from the units of readable records."""
-
-    def __init__(self, log_begin: int) -> None:
-        self._log_begin = log_begin
-        self._next: dict[tuple[str, int], tuple[int, int]] = {}  # offset, log offset
-        self.missing: list[_Missing] = []
-
-    def add(self, run: UnitRun) -> None:
-        """Add a run of units."""
+def _missing_in(runs: Iterable[UnitRun], log_begin: int) -> list[_Missing]:
+    """Find missing queue offsets from the units of all readable records."""
+    ends: dict[tuple[str, int], tuple[int, int]] = {}  # of each queue so far: offset, log offset
+    missing = []
+    for run in runs:
         key = run.route.topic, run.route.queue_id
         units = queue_unit.read(run.units.tobytes())
         first, last = units[0], units[-1]
-        at = int(first["log_offset"])
-        begins_at = 0 if self._log_begin == 0 else run.offset  # retention removed earlier messages
-        expected, after = self._next.get(key, (begins_at, 0))
+        begins_at = 0 if log_begin == 0 else run.offset  # retention removed earlier messages
+        expected, after = ends.get(key, (begins_at, 0))
         if run.offset > expected:
-            is_front = key not in self._next
-            self.missing.append(_Missing(*key, expected, run.offset, after, at, is_front))
+            before, is_front = int(first["log_offset"]), key not in ends
+            missing.append(_Missing(*key, expected, run.offset, after, before, is_front))
         end = int(last["log_offset"]) + int(last["size"])
-        self._next[key] = run.offset + len(units), end
+        ends[key] = run.offset + len(units), end
+    return missing
 
 
 class _Plan:
     """The records that fill each damaged range."""
 
-    def __init__(self, log: AtRestLog, queues: _Queues, topics: list[str]) -> None:
+    def __init__(self, log: AtRestLog, missing: list[_Missing], topics: list[str]) -> None:
         self._log = log
         self._ranges = [g for g in log.damaged if log.begin <= g.begin and g.end <= log.end]
         self._free = {gap.begin: gap.end - gap.begin for gap in self._ranges}
         self.places: dict[int, list[tuple[str, int, int]]] = {g.begin: [] for g in self._ranges}
         self.pad_topic = min((WHEEL_TIMER_TOPIC, *topics), key=len)
-        for one in queues.missing:
+        for one in missing:
             self._put(one)
 
     def _put(self, one: _Missing) -> None:
@@ -196,13 +191,12 @@ def repair_directory(
     files = list_files(disk, found.tree.commit_log)
     findings = Findings()
     files = files._replace(staged=_staged(disk, findings, found, files))
-    units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
+    units = LogUnits(found.tree, files, found.config)
     log = AtRestLog(disk, files, found.mark, found.durable_end)
-    for piece in log.records(found.config.precision_ms, progress):
-        for run in units.of(piece):
-            queues.add(run)
+    pieces = log.records(found.config.precision_ms, progress)
+    missing = _missing_in((run for piece in pieces for run in units.of(piece)), files.begin)
     topics = sorted({route.topic for route in units.routes.by_index})
-    plan = _Plan(log, queues, topics)
+    plan = _Plan(log, missing, topics)
     with staged_directory(disk, into, "repair", ".repairing") as tree:
         disk.make_directory(tree.commit_log)
         _copy_log(disk, log, plan, tree)

@@ -53,7 +53,7 @@ def units_in_memory(view: Any) -> int:
 
 def queue_files(queue: Any) -> Any:
     """Return the files of one queue, and the units in memory that follow them."""
-    return queue._files
+    return queue._segments
 
 
 def position_steps(view: Any) -> dict[str, Attribute]:

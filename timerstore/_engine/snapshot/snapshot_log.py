@@ -193,8 +193,7 @@ class SnapshotQueue(ConsumeQueue):
 
     def __init__(self, disk: ReadOnlyDisk, directory: Path, segment_bytes: int) -> None:
         super().__init__(disk, directory, segment_bytes)
-        self._files = SnapshotUnits(disk, directory, segment_bytes)
-        self._segments = self._files
+        self._segments: SnapshotUnits = SnapshotUnits(disk, directory, segment_bytes)
         self.is_settled = False
 
     def load(self) -> None:
@@ -215,9 +214,9 @@ class SnapshotQueue(ConsumeQueue):
         Raises:
             CorruptError: the queue does not end at offset `wanted`.
         """
-        self._files.load()
+        self._segments.load()
         if covered <= log_begin:  # all units come from the log
-            self._files.show(0, 0)
+            self._segments.show(0, 0)
             self.count = self.min_offset = self.old_count = wanted or 0
         else:
             is_whole = self.is_whole(log_begin)
@@ -226,7 +225,7 @@ class SnapshotQueue(ConsumeQueue):
             if not is_whole or (wanted is not None and self.count != wanted):
                 raise CorruptError(
                     "a queue does not reach as far as the log",
-                    where=self._files.directory,
+                    where=self._segments.directory,
                     wanted=f"units up to {wanted}",
                     got=self.count,
                 )
@@ -236,11 +235,11 @@ class SnapshotQueue(ConsumeQueue):
         """Return whether the first unit is the first of a file, so that others may have been in
         files before it.
         """
-        return 0 < self._files.begin == self.min_offset * UNIT_BYTES
+        return 0 < self._segments.begin == self.min_offset * UNIT_BYTES
 
     def end_in_files(self) -> int:
         """Return where the record of the last unit in files ends; 0 without any unit."""
-        self._files.load()
+        self._segments.load()
         return self.last_record_end()
 
     def add(self, offset: int, units: bytes | memoryview) -> None:
@@ -248,20 +247,24 @@ class SnapshotQueue(ConsumeQueue):
         the queue has no files.
         """
         if offset != self.count:
-            if offset < self.count or self._files.numbers or self._files.tail_begin is not None:
+            if (
+                offset < self.count
+                or self._segments.numbers
+                or self._segments.tail_begin is not None
+            ):
                 raise CorruptError(
                     "queue offsets in the log have a gap",
-                    where=self._files.directory,
+                    where=self._segments.directory,
                     wanted=f"{self.count} and on",
                     got=offset,
                 )
             self.min_offset = offset
-        self._files.go_on(offset * UNIT_BYTES, units)
+        self._segments.go_on(offset * UNIT_BYTES, units)
         self.count = offset + len(units) // UNIT_BYTES
 
     def after_gap(self, offset: int) -> int:
         """Return `offset`, or if its file is missing the first offset of the next file."""
-        begin = self._files.tail_begin
+        begin = self._segments.tail_begin
         if begin is not None and offset * UNIT_BYTES >= begin:
             return offset
         return super().after_gap(offset)
@@ -273,7 +276,7 @@ class SnapshotQueue(ConsumeQueue):
     def forget(self) -> None:
         """Close the files; the queue must be settled again."""
         self.is_settled = False
-        self._files.close()
+        self._segments.close()
 
 
 # --- queue files ---

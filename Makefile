@@ -260,7 +260,7 @@ test-interop: $(VENV)/.has-dev $(BUILT) jdk ## with a real RocketMQ; installs a 
 .PHONY: test-clients
 test-clients: $(VENV)/.has-dev $(BUILT) ## the official RocketMQ 5 clients, also with Apache's proxy; fetches them; INTEROP=required
 	@$(RUN) -m tests.clients.fetch
-	$(PYTEST) -n 2 --dist worksteal tests/clients $(ARGS)
+	$(PYTEST) -n 3 --dist worksteal tests/clients $(ARGS)
 
 # A process of real brokers; Maven fetches RocketMQ once.
 $(ROCKETMQ): tests/interop/rocketmq/pom.xml $(wildcard tests/interop/rocketmq/src/main/java/*/*.java)

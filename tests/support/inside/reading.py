@@ -8,7 +8,7 @@ from timerstore._engine.leases import leased_message
 from timerstore._engine.leases.lease_appender import LeaseAppender
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.read.pull_request import PullRequest
-from timerstore._engine.read.query import Querier
+from timerstore._engine.read.query import FoundMessages, Querier
 
 
 def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) -> tuple[Any, Any]:
@@ -86,7 +86,7 @@ QUERIER_STEPS = {
     "walk": Attribute(Querier, "_walk"),
     "waiting": Attribute(Querier, "_waiting"),
     "future": Attribute(Querier, "_future"),
-    "read": Attribute(Querier, "_read"),
+    "read": Attribute(FoundMessages, "read"),
 }
 """The steps of a query by key."""
 

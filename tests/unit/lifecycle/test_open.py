@@ -74,7 +74,7 @@ def test_close_can_be_repeated_after_an_error(
     def no_memory() -> None:
         raise MemoryError
 
-    monkeypatch.setattr(inside(bench.store).puller, "close", no_memory)
+    monkeypatch.setattr(inside(bench.store).puller.long_polls, "close", no_memory)
     with pytest.raises(MemoryError):
         bench.store.close()
     with pytest.raises(ClosedError):

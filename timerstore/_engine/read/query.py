@@ -272,7 +272,7 @@ class Querier(NotCopyable):
         self._states = states  # ts_states *
         self._store_id = store_id
         self._reader = QueueReader(config, log)
-        self._read = FoundMessages(config, log, routes).read
+        self._messages = FoundMessages(config, log, routes)
 
     def query(self, query: Query) -> list[Message]:
         """Return the newest messages that have the key, in the order of the log."""
@@ -336,7 +336,7 @@ class Querier(NotCopyable):
         messages: list[Message] = []
         left_bytes = _ANSWER_BYTES_MAX
         for one in reversed(found[-query.max_count :]):
-            messages.append(self._read(one))
+            messages.append(self._messages.read(one))
             left_bytes -= messages[-1].store_bytes
             if left_bytes <= 0:
                 break
@@ -367,7 +367,7 @@ class Querier(NotCopyable):
         return list(_newest(found, count, lambda one: one.log_offset).values())
 
     def _waits_on_level(self, found: FoundRecord, below: int) -> bool:
-        message = self._read(found)
+        message = self._messages.read(found)
         if real_queue(message.properties) is None:
             return False  # delivery will skip it
         if not message.message_id:
@@ -460,7 +460,7 @@ class Querier(NotCopyable):
         for criteria in _at_offset(query, reading):
             for row in self._rows_at(criteria, offset, visible_end):
                 found = _found(criteria, row)
-                message = self._read(found)
+                message = self._messages.read(found)
                 if message.store_host != host_text(host, len(host) == 20):
                     continue
                 if (

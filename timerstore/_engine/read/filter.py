@@ -5,8 +5,8 @@ that an SQL expression reads, are in the record.
 
 Thread safety: any thread; a filter is immutable.
 Invariants:
-    1. If `matches` accepts a message, `may_match` accepts its unit: checking the unit first loses
-       no message.
+    1. If `keep` accepts a message, `candidates` has its unit: checking the unit first loses no
+       message.
     2. Units of the delay levels' topic carry a due time instead of a hash; every one may match.
 Raises: MessageError on an expression that cannot be parsed, with the position.
 See also: docs/decisions/0006-index-and-queries.md for SQL.
@@ -34,27 +34,19 @@ _UNIT_BYTES = 20
 
 
 class Filter(ABC):
-    """The filter of one pull.
-
-    `may_match` and `matches` check one unit and one message; `candidates` and `keep` check many.
-    """
+    """The filter of one pull: `candidates` checks units, `keep` checks messages."""
 
     units_max: int
     """The number of units that one pull may check; a pull of more messages checks as many."""
     believes_units = False
     """Whether a unit alone may exclude its message."""
 
-    def may_match(self, tags_code: int) -> bool:  # noqa: ARG002  # this default reads no unit
-        """Return whether the message of a unit with this tags code may pass; False is final."""
-        return True
-
     def candidates(self, units: bytes) -> Int32Array:
-        """Return the ascending positions of the units (20 bytes each) whose message may pass."""
-        return np.arange(len(units) // _UNIT_BYTES, dtype=np.int32)
+        """Return the ascending positions of the units (20 bytes each) whose message may pass.
 
-    def matches(self, properties: bytes) -> bool:
-        """Return whether a message with these encoded properties passes."""
-        return bool(self.keep(properties, np.array([0, len(properties)]))[0])
+        That of any other unit does not pass.
+        """
+        return np.arange(len(units) // _UNIT_BYTES, dtype=np.int32)
 
     @abstractmethod
     def keep(self, properties: Any, offsets: Int64Array) -> Mask:
@@ -73,7 +65,6 @@ class TagFilter(NotCopyable, Filter):
         texts = [tag.encode() for tag in dict.fromkeys(tags)]
         hashes = {text: int(lib.ts_topic_hash(text, len(text))) for text in texts}
         texts.sort(key=lambda text: hashes[text])
-        self._hashes = frozenset(hashes.values()) if has_hashes else None
         self.believes_units = has_hashes
         sorted_hashes = ffi.new("int32_t[]", [hashes[text] for text in texts])
         joined = ffi.new("uint8_t[]", b"".join(texts) or b"\0")
@@ -82,14 +73,12 @@ class TagFilter(NotCopyable, Filter):
         self._native = ffi.new("ts_tags *", (sorted_hashes, joined, offsets, len(texts)))
         self._parts = (sorted_hashes, joined, offsets)  # C reads them through _native
 
-    def may_match(self, tags_code: int) -> bool:
-        """Return whether a unit's tags code is one of the hashes."""
-        # A code below all hashes is an address in the queue's ext file: the unit excludes nothing.
-        return self._hashes is None or tags_code in self._hashes or tags_code < -(2**31)
-
     def candidates(self, units: bytes) -> Int32Array:
-        """Return the positions of the units whose tags code is one of the hashes."""
-        if self._hashes is None:
+        """Return the positions of the units whose tags code is one of the hashes.
+
+        A code below all hashes is an address in the queue's ext file: the unit excludes nothing.
+        """
+        if not self.believes_units:
             return super().candidates(units)
         count = len(units) // _UNIT_BYTES
         positions = np.empty(count, np.int32)
@@ -119,15 +108,11 @@ class SqlFilter(Filter):
     def __init__(self, condition: SqlCondition) -> None:
         self._evaluate = condition.evaluate
 
-    def matches(self, properties: bytes) -> bool:
-        """Return whether the condition is met; an unknown result does not pass."""
-        return self._evaluate(parse_properties(properties)) is True
-
     def keep(self, properties: Any, offsets: Int64Array) -> Mask:
-        """Return 1 for each message that meets the condition, otherwise 0."""
-        texts, ends = bytes(properties), offsets.tolist()
-        found = (self.matches(texts[begin:end]) for begin, end in pairwise(ends))
-        return np.fromiter(found, np.uint8, len(ends) - 1)
+        """Return 1 for each message that meets the condition; 0 for others, or if it is unknown."""
+        text, ends = bytes(properties), offsets.tolist()
+        pairs = (parse_properties(text[begin:end]) for begin, end in pairwise(ends))
+        return np.fromiter((self._evaluate(one) is True for one in pairs), np.uint8, len(ends) - 1)
 
 
 def filter_problems(tags: object, sql: object) -> list[str]:

@@ -14,7 +14,7 @@ from tests.unit.fastpath.aio_puts import held_sync
 from timerstore import AckResult, LeasedMessage, MessageError
 from timerstore._engine.leases import shared_receive
 from timerstore._engine.leases.receive_request import ReceiveRequest, check_receive
-from timerstore._engine.leases.shared_receive import SharedReceive
+from timerstore._engine.leases.shared_receive import receive_together
 
 Test = Callable[[Stepped], Awaitable[None]]
 
@@ -255,6 +255,7 @@ def test_reads_together_end_at_the_limit_of_bytes(
     def take(_source: object, _terms: object) -> list[Any]:
         return [SimpleNamespace(raw_body=bytes(body_bytes))]
 
-    calls: Any = SharedReceive(prepare, take).receive([ReceiveRequest("t", one) for one in groups])
+    requests = [ReceiveRequest("t", one) for one in groups]
+    calls: Any = receive_together(requests, prepare, take)
     assert [len(one.found) for one in calls] == [1] * read_count + [0] * (3 - read_count)
     assert [one.is_postponed for one in calls] == [False] * read_count + [True] * (3 - read_count)

@@ -116,9 +116,9 @@ class LeaseAppender:
 
         So after an error `leased` has the messages that were leased before it.
         """
-        config = self._appender.config
-        now_ms = self._clock.now_ms
-        until_ms = due_times.due_ms_of(now_ms, None, None, now_ms + terms.lease_ms, config)
+        if not self._appender.config.timer_enabled:
+            raise due_times.timers_off()
+        until_ms = self._clock.now_ms + terms.lease_ms
         for message in messages:
             row = self._row(source, message, terms)
             self._append(source, row, terms, until_ms, leased)
@@ -167,10 +167,6 @@ class LeaseAppender:
         """Return where a group gets messages of a queue of a topic again: a topic and its queue."""
         chosen = self._appender.targets.retry_queue(topic, queue_id, is_grouped=is_grouped)
         return self._appender.place_of(retry_topic(topic, group), chosen)
-
-    def pass_over(self, source: LeaseSource, offsets: dict[int, int]) -> None:
-        """Record that the group has read messages that it does not lease, as they have expired."""
-        self._lease_progress.pass_over(source.read_topic, source.group, offsets)
 
     def _check_size(self, one: Message, target: TopicTarget, own: OwnMessage) -> None:
         """Raise MessageError if a message leaves no room for its lease."""

@@ -31,6 +31,7 @@ from timerstore._engine.leases.message_order import MessageOrder
 from timerstore._engine.leases.receive_request import ReceiveTerms
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.consumer import Consumer, OrderQueues
+from timerstore._engine.read.consumer_offsets import LeaseProgress
 from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.waiting import MultiWait, begin_parts
 from timerstore.errors import MessageError, TimerStoreError
@@ -122,7 +123,7 @@ class LeaseReader(NotCopyable):
         group: str,
         leasing: LeaseAppender,
         make_consumer: MakeConsumer,
-        commit: Callable[[], None],
+        progress: LeaseProgress,
         routes: Routes,
         make_order: Callable[[Callable[[int], int]], MessageOrder],
     ) -> None:
@@ -135,7 +136,7 @@ class LeaseReader(NotCopyable):
         ]
         self._leasing = leasing
         self._make_consumer = make_consumer
-        self._commit = commit
+        self._progress = progress
         self._lock = Lock()
         self._mode: _Mode | None = None
         self._consumers: list[Consumer] = []
@@ -216,7 +217,7 @@ class LeaseReader(NotCopyable):
         consumer = self._consumers[side]
         queues = consumer.fetch_next(count, order, bytes_max=bytes_max)
         if consumer.dropped:
-            self._leasing.pass_over(self._sides[side], consumer.take_dropped())
+            self._progress.pass_over(consumer.topic, consumer.group, consumer.take_dropped())
         return queues
 
     def _retry_position(self, queue_id: int) -> int:
@@ -307,7 +308,7 @@ class LeaseReader(NotCopyable):
                 f"every message that does not match; got {mode}"
             )
         if self._consumers:
-            self._commit()  # the new consumers begin at the committed offset
+            self._progress.commit()  # the new consumers begin at the committed offset
             for one in self._consumers:
                 one.close()
             self._mode, self._message_order, self._consumers = None, None, []

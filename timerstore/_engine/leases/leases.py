@@ -65,7 +65,7 @@ from timerstore._engine.leases.receive_request import (
     check_topics,
     receipt_of,
 )
-from timerstore._engine.leases.shared_receive import BegunReceive, SharedReceive, Source
+from timerstore._engine.leases.shared_receive import BegunReceive, Source, receive_together
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer_offsets import LeaseProgress
@@ -133,9 +133,6 @@ class Leases(NotCopyable):
         self._canceller = canceller
         self._rescheduler = rescheduler
         self._timers = LeaseTimers(core.routes, core.config, self._opening)
-        self._shared_receive = SharedReceive(
-            self._prepare, lambda source, terms: self._take(source, terms, [], syncs=False)
-        )
         self._unclaimed = UnclaimedLeases()
         self._renewals = Renewals(self._opening, core.clock, lookup)
 
@@ -178,7 +175,11 @@ class Leases(NotCopyable):
             self._appended()
         receiving = [at for at, one in enumerate(answers) if one is None]
         requests = [one for at in receiving if isinstance(one := calls[at], ReceiveRequest)]
-        received = self._shared_receive.receive(requests) if requests else []
+        received = receive_together(
+            requests,
+            self._prepare,
+            lambda source, terms: self._take(source, terms, [], syncs=False),
+        )
         self._settle(max(acked))
         if any(isinstance(one, BegunReceive) and one.found for one in received):
             self._settle_received()
@@ -237,7 +238,7 @@ class Leases(NotCopyable):
                 # Before the first read, so that no consumer can join the group.
                 self._groups.lease(topic, group, retry_topic(topic, group))
                 reader = LeaseReader(
-                    topic, group, self._leasing, self._make_consumer, self._lease_progress.commit,
+                    topic, group, self._leasing, self._make_consumer, self._lease_progress,
                     self._routes, partial(MessageOrder, self._log, self._routes, topic, group),
                 )  # fmt: skip
                 self._readers[topic, group] = reader

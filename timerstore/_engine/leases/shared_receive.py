@@ -15,8 +15,8 @@ Invariants:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.leases.lease_reader import (
     LeaseReader,
     TopicTurns,
@@ -47,65 +47,65 @@ class BegunReceive:
         return self.terms.max_count - len(self.found)
 
 
-class SharedReceive(NotCopyable):
-    """Shares reads among the calls of one store."""
+Prepare = Callable[[ReceiveRequest], tuple[Source, ReceiveTerms]]
+"""Checks a request."""
+Take = Callable[[Source, ReceiveTerms], list[LeasedMessage]]
+"""Leases messages, without a sync."""
 
-    def __init__(
-        self,
-        prepare: Callable[[ReceiveRequest], tuple[Source, ReceiveTerms]],
-        take: Callable[[Source, ReceiveTerms], list[LeasedMessage]],
-    ) -> None:
-        """`prepare` checks a request; `take` leases messages, without a sync."""
-        self._prepare = prepare
-        self._take = take
 
-    def receive(self, requests: Sequence[ReceiveRequest]) -> list[BegunReceive | Exception]:
-        """Lease messages for each request. Return what each has, or its error, in order."""
-        answers: list[BegunReceive | Exception] = []
-        alike: dict[tuple[Source, ReceiveTerms], list[int]] = {}  # indexes of calls
-        for at, request in enumerate(requests):
-            try:
-                source, terms = self._prepare(request)
-            except Exception as error:  # noqa: BLE001 - raised to this caller
-                answers.append(error)
-                continue
-            answers.append(BegunReceive(source, terms))
-            shared = terms._replace(max_count=0, wait_s=0.0)
-            alike.setdefault((source, shared), []).append(at)
-        left_bytes = PASS_BYTES_MAX
-        for (source, shared), indexes in alike.items():
-            calls = [one for at in indexes if isinstance(one := answers[at], BegunReceive)]
-            failure = self._fill(source, shared, calls, left_bytes)
-            left_bytes -= sum(_body_bytes(one.found) for one in calls)
-            for at, one in zip(indexes, calls, strict=True):
-                if failure is not None and not one.found:
-                    answers[at] = failure
-        return answers
+def receive_together(
+    requests: Sequence[ReceiveRequest], prepare: Prepare, take: Take
+) -> list[BegunReceive | Exception]:
+    """Lease messages for each request. Return what each has, or its error, in order."""
+    answers: list[BegunReceive | Exception] = []
+    alike: dict[tuple[Source, ReceiveTerms], list[int]] = {}  # indexes of calls
+    for at, request in enumerate(requests):
+        try:
+            source, terms = prepare(request)
+        except Exception as error:  # noqa: BLE001 - raised to this caller
+            answers.append(error)
+            continue
+        answers.append(BegunReceive(source, terms))
+        shared = terms._replace(max_count=0, wait_s=0.0)
+        alike.setdefault((source, shared), []).append(at)
+    left_bytes = PASS_BYTES_MAX
+    for (source, shared), indexes in alike.items():
+        calls = [one for at in indexes if isinstance(one := answers[at], BegunReceive)]
+        failure = _fill(calls, partial(take, source), shared, left_bytes)
+        left_bytes -= sum(_body_bytes(one.found) for one in calls)
+        for at, one in zip(indexes, calls, strict=True):
+            if failure is not None and not one.found:
+                answers[at] = failure
+    return answers
 
-    def _fill(
-        self, source: Source, shared: ReceiveTerms, calls: Sequence[BegunReceive], left_bytes: int
-    ) -> Exception | None:
-        """Read until each call has a message, or no more are there. Return the error, or None."""
-        open_calls = list(calls)
-        while open_calls:
-            if left_bytes <= 0:
-                for one in open_calls:
-                    one.is_postponed = True
-                return None
-            wanted = min(sum(one.missing for one in open_calls), COUNT_MAX)
-            try:
-                found = self._take(source, shared._replace(max_count=wanted))
-            except Exception as error:  # noqa: BLE001 - raised to the callers
-                return error
-            if not found:
-                return None
-            left_bytes -= _body_bytes(found)
+
+def _fill(
+    calls: Sequence[BegunReceive],
+    take: Callable[[ReceiveTerms], list[LeasedMessage]],
+    shared: ReceiveTerms,
+    left_bytes: int,
+) -> Exception | None:
+    """Read until each call has a message, or no more are there. Return the error, or None."""
+    open_calls = list(calls)
+    while open_calls:
+        if left_bytes <= 0:
             for one in open_calls:
-                count = one.missing
-                one.found += found[:count]
-                del found[:count]
-            open_calls = [one for one in open_calls if not one.found]
-        return None
+                one.is_postponed = True
+            return None
+        wanted = min(sum(one.missing for one in open_calls), COUNT_MAX)
+        try:
+            found = take(shared._replace(max_count=wanted))
+        except Exception as error:  # noqa: BLE001 - raised to the callers
+            return error
+        if not found:
+            return None
+        left_bytes -= _body_bytes(found)
+        for one in open_calls:
+            count = one.missing
+            one.found += found[:count]
+            del found[:count]
+        open_calls = [one for one in open_calls if not one.found]
+    return None
 
 
 def _body_bytes(messages: Sequence[LeasedMessage]) -> int:

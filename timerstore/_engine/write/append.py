@@ -121,19 +121,16 @@ class Appender(NotCopyable):
     # --- one record ---
 
     def append(
-        self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int
+        self, due_ms: int, call: Callable[..., int], *arguments: Any
     ) -> tuple[int, int, int]:
-        """Append one record; return its log offset, queue offset or timer id, and id counter.
-
-        `route` and `body` are pointers for C.
+        """Append one record by a call of C; return its log offset, queue offset or timer id, and id
+        counter.
         """
         is_limited = self.admission.is_limited
         if is_limited:
             self.admission.reserve(due_ms)
         try:
-            return self._log.append(
-                "put", lib.ts_put_one, route, body, size, due_ms, text, len(text), now_ms
-            )
+            return self._log.append("put", call, *arguments)
         except BaseException:
             if is_limited:
                 self.admission.release(due_ms)
@@ -175,12 +172,8 @@ class Appender(NotCopyable):
                 if is_unnoted[0]:  # a signal handler raised in between
                     note(int(native.out[1]), int(native.out[0]))
 
-        self.admission.reserve(due_ms)
         try:
-            self._log.append("put", append)
-        except BaseException:
-            self.admission.release(due_ms)
-            raise
+            self.append(due_ms, append)
         finally:
             self.notify(due_ms, now_ms)
 

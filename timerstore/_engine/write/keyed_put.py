@@ -99,8 +99,9 @@ def append_keyed(
     """
     target, route = appender.place_of(put.topic, put.queue_id)
     log_offset, number, counter = appender.append(
-        route.native, put.body, len(put.body), due_ms, text, now_ms
-    )
+        due_ms, lib.ts_put_one, route.native, put.body, len(put.body), due_ms, text, len(text),
+        now_ms,
+    )  # fmt: skip
     receipt = target.origin.receipt(counter, route.queue_id, number, log_offset, due_ms, now_ms)
     return receipt, route
 

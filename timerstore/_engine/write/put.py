@@ -161,8 +161,9 @@ class PutWriter(NotCopyable):
                 origin, counter = origin.keeping(request.message_id), 0
         else:
             log_offset, number, counter = appender.append(
-                route.native, _source(put), len(put.body), put.due_ms, put.text, put.now_ms
-            )
+                put.due_ms, lib.ts_put_one, route.native, _source(put), len(put.body), put.due_ms,
+                put.text, len(put.text), put.now_ms,
+            )  # fmt: skip
             reach("put_appended")
         if not put.is_sync:
             appender.notify(put.due_ms, put.now_ms)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import Bench, small
-from tests.support.inside import wait_queue_of
+from tests.support.inside import wait_queue_of, waiters_of
 from tests.support.waiting_calls import PollCaller, long_poll_count, put_now
 
 
@@ -33,7 +33,7 @@ def test_message_wakes_one_of_several_polls_of_a_consumer(read_queues: Bench) ->
         put_now(read_queues, b"%d" % k, k % 3)
         assert [poll.wake_count for poll in polls] == [1] * (k + 1) + [0] * (4 - k)
         assert polls[k].step().bodies == [b"%d" % k]
-    assert (long_poll_count(read_queues), len(wait_queue_of(consumer))) == (0, 0)
+    assert (long_poll_count(read_queues), len(waiters_of(wait_queue_of(consumer)))) == (0, 0)
 
 
 def test_messages_left_by_one_poll_wake_the_next(read_queues: Bench) -> None:

@@ -12,7 +12,7 @@ See also: docs/decisions/0017-dead-letters-and-priorities.md.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from timerstore._engine.base import argument_types, message_fields
 from timerstore._engine.base.failpoints import reach
@@ -266,11 +266,8 @@ LetterOrReceipt = str | DeadLetter
 """A dead letter, or its receipt."""
 
 
-class _Copy(NamedTuple):
-    place: Place
-    topic: str
-    queue_id: int  # of the retry topic
-    own: OwnMessage
+Copy = tuple[str, int, OwnMessage]
+"""A dead letter as a message again: the retry topic, its queue, and the message."""
 
 
 class Requeuer(NotCopyable):
@@ -326,7 +323,7 @@ class Requeuer(NotCopyable):
             with self._lock:
                 requeued = self._requeued_of(group)
                 for page in self._pages(group, places):
-                    copies: dict[Place, _Copy] = {}
+                    copies: dict[Place, Copy] = {}
                     for place, one in page:
                         if place in requeued or topic not in (None, one.topic):
                             continue
@@ -338,7 +335,7 @@ class Requeuer(NotCopyable):
                             if places is not None:
                                 raise
                             problems += error.problems
-                    self._put_back(group, copies.values(), requeued)
+                    self._put_back(copies, requeued)
                     count += len(copies)
         finally:
             self._log.sync_through(self._log.end)  # whatever `flush` is, as bury and nack
@@ -387,13 +384,13 @@ class Requeuer(NotCopyable):
             self._requeued[group] = known
         return known.places
 
-    def _put_back(self, group: str, copies: Iterable[_Copy], requeued: set[Place]) -> None:
-        for place, topic, queue_id, own in copies:
-            _, route = self._appender.place_of(retry_topic(topic, group), queue_id)
+    def _put_back(self, copies: Mapping[Place, Copy], requeued: set[Place]) -> None:
+        for place, (topic, queue_id, own) in copies.items():
+            _, route = self._appender.place_of(topic, queue_id)
             self._appender.append_own(route, own, 0, lambda *_, place=place: requeued.add(place))
             reach("requeue_appended")
 
-    def _copy(self, group: str, place: Place, letter: DeadLetter) -> _Copy:
+    def _copy(self, group: str, place: Place, letter: DeadLetter) -> Copy:
         topic = letter.topic
         where = f"requeue: dead letter {place[1]} of queue {place[0]} of group {group!r}"
         if topic == dead_letter_topic(group):
@@ -410,13 +407,14 @@ class Requeuer(NotCopyable):
         own = OwnMessage(message_id.encode(), body_of(letter), text)
         config = self._appender.config
         try:
+            again = retry_topic(topic, group)
             message_fields.check_sizes(
                 len(own.body),
                 len(text) + len(own.message_id),
-                message_fields.check_topic(retry_topic(topic, group)),
+                message_fields.check_topic(again),
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,
             )
         except MessageError as error:
             raise MessageError([f"{where}: {what}" for what in error.problems]) from error
-        return _Copy(place, topic, queue_id, own)
+        return again, queue_id, own

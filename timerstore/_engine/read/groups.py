@@ -86,9 +86,6 @@ class WaitQueue:
         self._remove_poll = remove_poll
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._waiters)
-
     def enter(
         self,
         waiter: Waiter,

@@ -18,6 +18,7 @@ See also: docs/decisions/0005-long-poll.md, with the differences from RocketMQ.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -367,15 +368,13 @@ Part = TypeVar("Part", bound=Waitable[Any, Any])
 
 def begin_parts(begins: Iterable[Callable[[], Part]]) -> list[Part]:
     """Begin each part. If one raises an error, end those before it."""
-    begun: list[Part] = []
-    try:
+    with ExitStack() as begun:
+        parts: list[Part] = []
         for begin in begins:
-            begun.append(begin())  # noqa: PERF401 - those before one that fails
-    except BaseException:
-        for one in begun:
-            one.end()
-        raise
-    return begun
+            parts.append(begin())
+            begun.callback(parts[-1].end)
+        begun.pop_all()  # all of them
+    return parts
 
 
 class MultiWait(NotCopyable, Generic[One]):
@@ -404,19 +403,13 @@ class MultiWait(NotCopyable, Generic[One]):
 
     def enter(self, wake: Callable[[], None]) -> bool:
         """Begin to wait; return False if there is something to read or no time left."""
-        entered: list[Waitable[Any, Any]] = []
-        try:
+        with ExitStack() as entered:
             for one in self._parts:
                 if not one.enter(wake):
-                    break
-                entered.append(one)
-            else:
-                entered = []
-                return True
-        finally:
-            for one in entered:
-                one.leave()
-        return False
+                    return False
+                entered.callback(one.leave)
+            entered.pop_all()  # all of them
+            return True
 
     def leave(self) -> None:
         """Stop waiting, for whatever reason."""

@@ -12,7 +12,6 @@ On-disk format: format/ledger_json.py, in the queue of a system topic.
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from timerstore._engine.base.failpoints import reach
@@ -39,11 +38,9 @@ class VersionSet:
 
     __slots__ = ("_begins", "_ends")
 
-    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(self) -> None:
         self._begins: list[int] = []  # ascending; ranges are [begin, end) and not adjacent
         self._ends: list[int] = []
-        for begin, end in ranges:
-            self.add_range(begin, end)
 
     def __contains__(self, version: int) -> bool:
         at = bisect_right(self._begins, version)

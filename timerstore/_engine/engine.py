@@ -373,7 +373,6 @@ class Engine(NotCopyable):
         return Leases(
             self.core,
             self.lease_progress,
-            self.id_prefix,
             self.canceller,
             self.rescheduler,
             self.appender,
@@ -398,7 +397,7 @@ class Engine(NotCopyable):
 
         below = self.routes.deleted_below
         reader = DeadLetterReader(self.store_id, self.routes.topics, pull, below)
-        return Requeuer(self.store_id, self.id_prefix, self.log, self.appender, reader)
+        return Requeuer(self.store_id, self.log, self.appender, reader)
 
     # --- connecting ---
 

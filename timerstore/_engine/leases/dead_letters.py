@@ -40,7 +40,6 @@ from timerstore._engine.read.groups import check_name
 from timerstore._engine.write.append import Appender, OwnMessage
 from timerstore.errors import MessageError
 from timerstore.types.messages import Message, MessageBatch
-from timerstore.types.receipts import unique_key
 
 # --- dead letter reader ---
 
@@ -276,13 +275,11 @@ class Requeuer(NotCopyable):
     def __init__(
         self,
         store_id: int,
-        id_prefix: str,
         log: CommitLog,
         appender: Appender,
         reader: DeadLetterReader,
     ) -> None:
         self._store_id = store_id
-        self._id_prefix = id_prefix
         self._log = log
         self._appender = appender
         self._reader = reader
@@ -399,7 +396,7 @@ class Requeuer(NotCopyable):
             self._store_id, 0, False, *place, letter.queue_id, letter.queue_offset,
             letter.due_ms, letter.delivered_ms, letter.born_ms, letter.flag,
         )  # fmt: skip
-        message_id = letter.message_id or unique_key(self._id_prefix, self._appender.take_ids(1))
+        message_id = letter.message_id or self._appender.make_id()
         queue_id = self._appender.targets.retry_queue(
             topic, letter.queue_id, is_grouped=bool(letter.message_group)
         )

@@ -54,7 +54,6 @@ from timerstore._engine.write.targets import TopicTarget
 from timerstore.errors import MessageError
 from timerstore.types.clock import Clock
 from timerstore.types.messages import Message
-from timerstore.types.receipts import unique_key
 
 _OF_A_RETRY = frozenset(
     {LEASE_PROPERTY, TOPIC_PROPERTY, ERROR_PROPERTY, BACKOFF_PROPERTY, RENEWED_PROPERTY}
@@ -86,7 +85,6 @@ class LeaseAppender:
     def __init__(
         self,
         store_id: int,
-        id_prefix: str,
         lease_progress: LeaseProgress,
         clock: Clock,
         appender: Appender,
@@ -99,7 +97,6 @@ class LeaseAppender:
         self._appender = appender
         self._opening = opening
         self._store_id = store_id
-        self._id_prefix = id_prefix
         self._surely_fits_bytes = message_fields.surely_fits_bytes(
             properties_bytes_max=appender.config.properties_bytes_max,
             record_bytes_max=appender.config.record_bytes_max,
@@ -148,9 +145,7 @@ class LeaseAppender:
             target, route = self.retry_place(
                 source.topic, source.group, lease.queue_id, is_grouped=bool(message.message_group)
             )
-        message_id = message.message_id
-        if not message_id:
-            message_id = unique_key(self._id_prefix, self._appender.take_ids(1))
+        message_id = message.message_id or self._appender.make_id()
         text = properties_of(message, lease, source.topic)
         own = OwnMessage(message_id.encode(), body_of(message), text)
         self._check_size(message, target, own)

@@ -348,12 +348,8 @@ def _answer_bytes(message: Message) -> int:
     return message.store_bytes + _NAMES_BYTES
 
 
-def _rank_of(queue: AssignedQueue) -> int:
-    return rank_of_queue(queue.queue_id)
-
-
 def _highest_first(queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:
-    return sorted(queues.values(), key=_rank_of, reverse=True)
+    return sorted(queues.values(), key=lambda one: rank_of_queue(one.queue_id), reverse=True)
 
 
 def _only(queue_id: int, queues: Mapping[int, AssignedQueue]) -> list[AssignedQueue]:

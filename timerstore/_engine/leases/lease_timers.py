@@ -12,23 +12,47 @@ from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import Receipt, renewal_mark
 from timerstore._engine.log.timer_states import TimerStates, which_wait
-from timerstore._engine.queues.routes import Routes
+from timerstore._engine.queues.core import Core
 from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
-from timerstore.types.clock import Clock
-from timerstore.types.config import StoreConfig
 from timerstore.types.receipts import out_ms
 
 # --- lease timers ---
+# A lease that was renewed keeps its receipt, and has another timer at present.
+#
+#     receive -> receipt R of timer 7
+#     renew(R)     timer 7 becomes timer 9, with the property TS_RENEWED "<opening> 7"
+#     renew(R)     timer 9 becomes timer 12, with the same property
+#     ack(R)       cancels timer 12
+#
+# The table of renewals is a cache. After an opening the timer is searched by the id of its message.
+#
+# Thread safety: any thread.
+# Locking: `lock` is held while a lease is renewed, and while the present timer is looked up again.
+# Invariants:
+#     1. A receipt that finds its own timer cancelled is looked up again under the lock, so it never
+#        misses a renewal that runs at the same time.
+
+
+_KEPT_MIN = 1024
+_KEPT_MS = 3_600_000  # after the end of a lease; later its receipt is SETTLED, not EXPIRED
+
+Root = tuple[int, int]
+"""Opening and timer id of the receipt that a lease keeps."""
 
 
 class LeaseTimers(NotCopyable):
     """The timers of the leases of one store."""
 
-    def __init__(self, routes: Routes, config: StoreConfig, opening: int) -> None:
+    def __init__(self, core: Core, opening: int, lookup: HandleLookup) -> None:
         """`opening`: the random number of this opening of the store."""
-        self._routes = routes
-        self._config = config
+        self._routes = core.routes
+        self._config = core.config
+        self._clock = core.clock
         self._opening = opening
+        self._lookup = lookup
+        self._present: dict[Root, Receipt] = {}  # of renewed leases
+        self._kept_max = _KEPT_MIN
+        self.lock = Lock()
 
     def timer_of(self, receipt: Receipt) -> FoundTimer | None:
         """Return the timer of a receipt, or None if an earlier opening of the store made it.
@@ -54,41 +78,7 @@ class LeaseTimers(NotCopyable):
             receipt.timer_id,
         )
 
-
-# --- renewals ---
-# Find the present timer of a lease that was renewed, by the receipt that it keeps.
-#
-#     receive -> receipt R of timer 7
-#     renew(R)     timer 7 becomes timer 9, with the property TS_RENEWED "<opening> 7"
-#     renew(R)     timer 9 becomes timer 12, with the same property
-#     ack(R)       cancels timer 12
-#
-# The table is a cache. After an opening the timer is searched by the id of its message.
-#
-# Thread safety: any thread.
-# Locking: `lock` is held while a lease is renewed, and while the present timer is looked up again.
-# Invariants:
-#     1. A receipt that finds its own timer cancelled is looked up again under the lock, so it never
-#        misses a renewal that runs at the same time.
-
-
-_KEPT_MIN = 1024
-_KEPT_MS = 3_600_000  # after the end of a lease; later its receipt is SETTLED, not EXPIRED
-
-Root = tuple[int, int]
-"""Opening and timer id of the receipt that a lease keeps."""
-
-
-class Renewals(NotCopyable):
-    """The renewed leases of one store."""
-
-    def __init__(self, opening: int, clock: Clock, lookup: HandleLookup) -> None:
-        self._opening = opening
-        self._clock = clock
-        self._lookup = lookup
-        self._present: dict[Root, Receipt] = {}
-        self._kept_max = _KEPT_MIN
-        self.lock = Lock()
+    # --- renewals ---
 
     def present(self, receipt: Receipt) -> Receipt:
         """Return a receipt of the present timer; the same one if no renewal is known."""
@@ -96,7 +86,7 @@ class Renewals(NotCopyable):
             return receipt
         return self._present.get(_root_of(receipt), receipt)
 
-    def add(self, receipt: Receipt, present: Receipt) -> None:
+    def add_renewal(self, receipt: Receipt, present: Receipt) -> None:
         """Record a renewal; the caller holds the lock."""
         if len(self._present) >= self._kept_max:
             oldest_ms = self._clock.now_ms - _KEPT_MS
@@ -106,7 +96,7 @@ class Renewals(NotCopyable):
             self._kept_max = max(2 * len(self._present), _KEPT_MIN)
         self._present[_root_of(receipt)] = present
 
-    def remove(self, receipt: Receipt) -> None:
+    def remove_renewal(self, receipt: Receipt) -> None:
         """Forget a lease that was settled."""
         if self._present:
             self._present.pop(_root_of(receipt), None)
@@ -133,7 +123,7 @@ class Renewals(NotCopyable):
             timer_id=found.timer_id,
             log_offset=found.log_offset,
         )
-        self.add(receipt, present)
+        self.add_renewal(receipt, present)
         return present
 
 

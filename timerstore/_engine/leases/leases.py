@@ -43,7 +43,7 @@ from timerstore._engine.leases.lease_reader import (
     WaitingReceive,
     recalled,
 )
-from timerstore._engine.leases.lease_timers import LeaseKinds, LeaseTimers, Renewals
+from timerstore._engine.leases.lease_timers import LeaseKinds, LeaseTimers
 from timerstore._engine.leases.leased_message import (
     RESULTS,
     AckResult,
@@ -102,7 +102,6 @@ class Leases(NotCopyable):
         self,
         core: Core,
         lease_progress: LeaseProgress,
-        id_prefix: str,
         canceller: Canceller,
         rescheduler: Rescheduler,
         appender: Appender,
@@ -120,7 +119,7 @@ class Leases(NotCopyable):
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
         self._leasing = LeaseAppender(
-            core.store_id, id_prefix, lease_progress, core.clock, appender, self._opening, kinds
+            core.store_id, lease_progress, core.clock, appender, self._opening, kinds
         )
         self._kinds = kinds
         self._lock = Lock()
@@ -132,9 +131,8 @@ class Leases(NotCopyable):
         self._store_id = core.store_id
         self._canceller = canceller
         self._rescheduler = rescheduler
-        self._timers = LeaseTimers(core.routes, core.config, self._opening)
+        self._timers = LeaseTimers(core, self._opening, lookup)
         self._unclaimed = UnclaimedLeases()
-        self._renewals = Renewals(self._opening, core.clock, lookup)
 
     # --- receiving ---
 
@@ -364,13 +362,13 @@ class Leases(NotCopyable):
     def cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
         if receipt.store_id != self._store_id:
             return CancelResult.UNKNOWN, 0
-        present: Receipt | None = self._renewals.present(receipt)
+        present: Receipt | None = self._timers.present(receipt)
         while present is not None:
             tried = present
             result, end = self._cancel_timer(tried)
             present = self._again(receipt, tried) if RESULTS[result] in _MAY_BE_RENEWED else None
         if result is CancelResult.CANCELLED:
-            self._renewals.remove(receipt)
+            self._timers.remove_renewal(receipt)
             self._message_done(receipt)
         return result, end
 
@@ -383,8 +381,8 @@ class Leases(NotCopyable):
             self._groups.unblock(receipt.group)
 
     def _again(self, receipt: Receipt, tried: Receipt) -> Receipt | None:
-        with self._renewals.lock:
-            return self._renewals.again(receipt, tried)
+        with self._timers.lock:
+            return self._timers.again(receipt, tried)
 
     def _cancel_timer(self, receipt: Receipt) -> tuple[CancelResult, int]:
         timer = self._timers.timer_of(receipt)
@@ -482,19 +480,19 @@ class Leases(NotCopyable):
 
         if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
-        with self._renewals.lock:
+        with self._timers.lock:
             until_ms = self._clock.now_ms + lease_ms
-            present: Receipt | None = self._renewals.present(receipt)
+            present: Receipt | None = self._timers.present(receipt)
             while present is not None:
                 tried = present
                 moved = self._move_timer(tried, until_ms, sync, kept)
                 may_be = moved in _MAY_BE_RENEWED
-                present = self._renewals.again(receipt, tried) if may_be else None
+                present = self._timers.again(receipt, tried) if may_be else None
             if isinstance(moved, AckResult):
                 return moved
             if moved.timer_id < 0:
                 return AckResult.EXPIRED  # the lease is over already: its message was delivered
-            self._renewals.add(receipt, self._moved(receipt, until_ms, moved))
+            self._timers.add_renewal(receipt, self._moved(receipt, until_ms, moved))
         return until_ms
 
     def extend(self, target: ReceiptOrMessage, lease: object, sync: Sync | None = None) -> str:
@@ -551,14 +549,14 @@ class Leases(NotCopyable):
             properties = not_renewed(kept)
             return (properties, None) if rewrite is None else rewrite(properties)
 
-        present: Receipt | None = self._renewals.present(receipt)
+        present: Receipt | None = self._timers.present(receipt)
         while present is not None:
             tried = present
             change = rewrite if tried is receipt else not_kept
             moved = self._move_timer(tried, deliver_ms, sync, change)
             present = self._again(receipt, tried) if moved in _MAY_BE_RENEWED else None
         if isinstance(moved, PutReceipt):
-            self._renewals.remove(receipt)
+            self._timers.remove_renewal(receipt)
             if receipt.is_last:
                 self._groups.unblock(receipt.group)
         return moved

@@ -33,6 +33,7 @@ from timerstore._engine.write.flow_control import Admission
 from timerstore._engine.write.targets import Targets, TopicTarget
 from timerstore.errors import BusyError, FullError, MessageError
 from timerstore.types.messages import Int64Array
+from timerstore.types.receipts import unique_key
 
 _BATCH = 1024  # records appended in one critical section, at most
 _LATER_MS = 1 << 62  # due later than any other message
@@ -93,6 +94,10 @@ class Appender(NotCopyable):
             first = int(self._native.unique_counter)
             self._native.unique_counter = first + count
         return first
+
+    def make_id(self) -> str:
+        """Return a new message id."""
+        return unique_key(self.targets.id_prefix, self.take_ids(1))
 
     # --- notifications ---
 

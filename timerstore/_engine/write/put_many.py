@@ -119,7 +119,7 @@ class PutBatchWriter(NotCopyable):
         if call.ids is not None:
             once = self._firsts.once(call.name, call.row_count, call.now_ms)
         self._admit_unknown(call, once)
-        self._targets.route_of(self._targets.get(call.topic), highest)
+        self._appender.place_of(call.topic, highest)
 
     def put_checked(self, call: CheckedBatch, *, atomic: bool) -> PutBatch:
         """Do the remaining checks of a batch whose sizes were checked, then append."""
@@ -133,8 +133,8 @@ class PutBatchWriter(NotCopyable):
         counted = self._admit_unknown(call, once)
         if atomic:
             self._check_group(call, text)
-        target = self._targets.get(call.topic)
-        to = Destination(self._targets.route_of(target, call.queue_id))
+        target, route = self._appender.place_of(call.topic, call.queue_id)
+        to = Destination(route)
         if call.level is not None:
             level = self._targets.level_of(target, to.real, call.level)
             to, text = Destination(to.real, level), text + level.text

@@ -80,16 +80,12 @@ class Targets(NotCopyable):
         self._clock = core.clock
         self._log = core.log
         self._routes = core.routes
-        self._id_prefix = id_prefix
+        self.id_prefix = id_prefix
         self._lock = Lock()
         self.level_delays = parse_level_delays(core.config.level_delays)
         self.by_topic: dict[str, TopicTarget] = {}
         self.fastpath_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
         """Topics with one queue, as the C putter reads them."""
-
-    def get(self, topic: str) -> TopicTarget:
-        """Return the topic's target; create the topic if it does not exist."""
-        return self.by_topic.get(topic) or self.make(topic)
 
     def make(self, topic: str) -> TopicTarget:
         """Check the topic's name and create the topic with its queues unless it exists."""
@@ -102,7 +98,7 @@ class Targets(NotCopyable):
                 config = self._config
                 count = self._routes.queue_count(topic) or config.topic_queue_count
                 origin = ReceiptOrigin(
-                    topic, self._id_prefix, config.broker_name, config.precision_ms
+                    topic, self.id_prefix, config.broker_name, config.precision_ms
                 )
                 body_bytes_max = message_fields.body_bytes_limit(
                     config.message_bytes_max, config.record_bytes_max, name

@@ -88,7 +88,7 @@ from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller, ManyCanceller
 from timerstore._engine.write.contents import Contents
 from timerstore._engine.write.flow_control import Admission, SlotLimit
-from timerstore._engine.write.ingester import Ingester, LedgerCarrier
+from timerstore._engine.write.ingester import Ingester
 from timerstore._engine.write.keyed_put import KeyedRecords, UniqueWriter
 from timerstore._engine.write.ledger import LedgerSideFile
 from timerstore._engine.write.put import PutWriter
@@ -338,8 +338,7 @@ class Engine(NotCopyable):
             Relocator(core, timer_log, wheel, open_slot, self.far),
             ExpiredSegments(core, timer_log, wheel, open_slot, self.checkpoint),
         )
-        carriers = [LedgerCarrier(self.ingester, self.routes).carry]
-        return Retention(core, dependents, self.unread.lowest, carriers)
+        return Retention(core, dependents, self.unread.lowest, [self.ingester.carry])
 
     def _make_explainer(self) -> WheelExplainer:
         """Build `explain`."""

@@ -12,7 +12,7 @@ from tests.support.inside.engine import (
     Disk,
     ExpiredSegments,
     Ids,
-    LedgerCarrier,
+    Ingester,
     Relocator,
     TimerRetention,
     Transfer,
@@ -97,7 +97,7 @@ def _units_dropped() -> Patches:
 
 @mutant("P-33", "the ledger of sources is lost with the file that holds it", needs="retention_")
 def _ledger_not_carried() -> Patches:
-    yield swap(LedgerCarrier, "carry", lambda *_args: True)
+    yield swap(Ingester, "carry", lambda *_args: True)
 
 
 @mutant("P-34", "queues keep units of removed log",

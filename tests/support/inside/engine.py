@@ -108,7 +108,7 @@ from timerstore._engine.write import put_many
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.cancel import Canceller, ManyCanceller
 from timerstore._engine.write.contents import Contents
-from timerstore._engine.write.ingester import Ingester, LedgerCarrier
+from timerstore._engine.write.ingester import Ingester
 
 # --- ingest of tables ---
 from timerstore._engine.write.ledger import Ledger, LedgerSideFile

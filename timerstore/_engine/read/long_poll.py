@@ -50,6 +50,7 @@ class LongPoll:
         "index",
         "is_removed",
         "no_match_below",
+        "route",
         "scanned_to",
         "wake",
         "wakes_on_arrival",
@@ -57,7 +58,7 @@ class LongPoll:
 
     def __init__(
         self,
-        index: int,
+        route: Route,
         offset: int,
         end_ns: int,
         message_filter: Filter | None,
@@ -65,7 +66,8 @@ class LongPoll:
         *,
         wakes_on_arrival: bool,
     ) -> None:
-        self.index = index
+        self.route = route
+        self.index = int(route.native.index)
         self.no_match_below = offset  # no message below this queue offset matches; under the lock
         self.scanned_to = offset  # the end of the last scan, which may still read; under the lock
         self.entered_at = offset  # the queue's visible end when the poll was added
@@ -76,16 +78,6 @@ class LongPoll:
         self.is_removed = False
 
 
-class _Queue:
-    """The long polls of one queue; guarded by the table's lock."""
-
-    __slots__ = ("polls", "route")
-
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        self.polls: dict[LongPoll, None] = {}  # in order of arrival
-
-
 class _Scan:
     """The result of one scan of some queues."""
 
@@ -94,7 +86,7 @@ class _Scan:
     def __init__(self) -> None:
         self.woken: list[LongPoll] = []
         # Polls that messages [begin, end) of their queue may match, once their properties are read.
-        self.candidates: list[tuple[LongPoll, Route, int, int]] = []
+        self.candidates: list[tuple[LongPoll, int, int]] = []
         self.has_invisible = False  # a queue has units that are not visible yet
 
 
@@ -125,7 +117,8 @@ class LongPollTable(NotCopyable):
         self._wakes = wakes_on_arrival
         self._native = native
         self._lock = Lock()
-        self._queues: dict[int, _Queue] = {}  # by index of route; only queues with a poll
+        # By index of route, in order of arrival; only queues with a poll.
+        self._queues: dict[int, dict[LongPoll, None]] = {}
         self._invisible: set[int] = set()  # those of them with units that are not visible yet
         self.count = 0  # waiting polls; written under the lock, read without it
         self.closed = False
@@ -150,15 +143,14 @@ class LongPollTable(NotCopyable):
         for_group: the poll is a consumer's. Messages wake it even if polls are short, and it may
             wait at an offset past the end: no message below that offset is for it.
         """
-        index = int(route.native.index)
         wakes_on_arrival = self._wakes or for_group
         poll = LongPoll(
-            index, offset, end_ns, message_filter, wake, wakes_on_arrival=wakes_on_arrival
+            route, offset, end_ns, message_filter, wake, wakes_on_arrival=wakes_on_arrival
         )
         with self._lock:
             if self.closed:
                 return None
-            self._queues.setdefault(index, _Queue(route)).polls[poll] = None
+            self._queues.setdefault(poll.index, {})[poll] = None
             self._count(1)  # before the check below: `arrived` reads it without the lock
             try:
                 visible = route.queue.visible(self._visible_end())
@@ -172,7 +164,7 @@ class LongPollTable(NotCopyable):
             if for_group:
                 poll.scanned_to = offset
             if route.queue.count > visible:
-                self._invisible.add(index)
+                self._invisible.add(poll.index)
         self._metrics.add("pull_waits", 1)
         return poll
 
@@ -192,10 +184,10 @@ class LongPollTable(NotCopyable):
     def _remove(self, poll: LongPoll) -> None:
         """Remove a poll; the caller has the lock."""
         poll.is_removed = True
-        one = self._queues[poll.index]
-        del one.polls[poll]
+        polls = self._queues[poll.index]
+        del polls[poll]
         self._count(-1)
-        if not one.polls:
+        if not polls:
             del self._queues[poll.index]
             self._invisible.discard(poll.index)
 
@@ -217,24 +209,22 @@ class LongPollTable(NotCopyable):
         try:
             with self._lock:
                 for index in list(self._invisible if indexes is None else indexes):
-                    one = self._queues.get(index)
-                    if one is not None:
-                        self._scan_queue(index, one, scan)
+                    if index in self._queues:
+                        self._scan_queue(index, scan)
             self._finish(scan)
         except BaseException:  # KeyboardInterrupt too: nothing else would wake the removed polls
             _wake_each(scan.woken)
             raise
 
-    def _scan_queue(self, index: int, one: _Queue, scan: _Scan) -> None:
-        on_arrival = [poll for poll in one.polls if poll.wakes_on_arrival]
+    def _scan_queue(self, index: int, scan: _Scan) -> None:
+        on_arrival = [poll for poll in self._queues[index] if poll.wakes_on_arrival]
         if not on_arrival:
             return  # only short polls
+        queue = on_arrival[0].route.queue
         try:
-            visible = one.route.queue.visible(self._visible_end())
+            visible = queue.visible(self._visible_end())
             units: dict[int, bytes] = {}
-            candidates = [
-                poll for poll in on_arrival if _may_match(one.route, poll, visible, units)
-            ]
+            candidates = [poll for poll in on_arrival if _may_match(poll, visible, units)]
         except TimerStoreError:
             visible, candidates = 0, on_arrival
         for poll in candidates:
@@ -243,11 +233,11 @@ class LongPollTable(NotCopyable):
                 poll.filter is not None
                 and poll.no_match_below <= begin < visible <= begin + _UNITS_MAX
             ):
-                scan.candidates.append((poll, one.route, begin, visible))
+                scan.candidates.append((poll, begin, visible))
             else:
                 scan.woken.append(poll)
                 self._remove(poll)
-        if index not in self._queues or one.route.queue.count <= visible:
+        if index not in self._queues or queue.count <= visible:
             self._invisible.discard(index)
         else:
             self._invisible.add(index)
@@ -258,10 +248,10 @@ class LongPollTable(NotCopyable):
         if scan.has_invisible:
             self._request_sync()
         columns: dict[tuple[int, int, int], PropertyColumn | None] = {}
-        for poll, route, begin, end in scan.candidates:
+        for poll, begin, end in scan.candidates:
             key = (poll.index, begin, end)
             if key not in columns:
-                columns[key] = self._read_properties(route, begin, end)
+                columns[key] = self._read_properties(poll.route, begin, end)
             found = columns[key]
             assert poll.filter is not None, "a poll without a filter matches every message"
             matches = found is None or bool(poll.filter.keep(*found).any())
@@ -284,8 +274,8 @@ class LongPollTable(NotCopyable):
             with self._lock:
                 found += [
                     poll
-                    for one in self._queues.values()
-                    for poll in one.polls
+                    for polls in self._queues.values()
+                    for poll in polls
                     if poll.end_ns <= until_ns
                 ]
                 for poll in found:
@@ -307,7 +297,7 @@ def _wake_each(polls: list[LongPoll]) -> None:
         poll.wake()
 
 
-def _may_match(route: Route, poll: LongPoll, visible: int, units: dict[int, bytes]) -> bool:
+def _may_match(poll: LongPoll, visible: int, units: dict[int, bytes]) -> bool:
     """Return whether a new message may match a poll; if not, advance the poll's offsets."""
     begin = poll.scanned_to
     if visible <= begin:
@@ -315,7 +305,7 @@ def _may_match(route: Route, poll: LongPoll, visible: int, units: dict[int, byte
     if poll.filter is None or begin < poll.no_match_below or visible - begin > _UNITS_MAX:
         return True
     if begin not in units:
-        units[begin] = route.queue.read(begin, visible - begin)
+        units[begin] = poll.route.queue.read(begin, visible - begin)
     if len(poll.filter.candidates(units[begin])):
         return True
     if poll.no_match_below == begin:

@@ -413,12 +413,10 @@ class Querier(NotCopyable):
             query.also, query.also_count = kept[-1], len(criteria.also)
         query.begin_ms, query.end_ms = criteria.begin_ms, criteria.end_ms
         query.store_id = self._store_id
-        return self._checked(query, np.ascontiguousarray(offsets))
-
-    def _checked(self, query: Any, offsets: Any) -> Rows:
+        offsets = np.ascontiguousarray(offsets)
         rows = np.empty(len(offsets), _FOUND)
         matched = ffi.new("int32_t *")
-        done = kept = 0
+        done = found = 0
         segments = self._log.segments
         with segments.view(self._log.written) as view:
             while done < len(offsets):
@@ -429,11 +427,11 @@ class Querier(NotCopyable):
                     query,
                     ffi.from_buffer("int64_t[]", offsets) + done,
                     len(offsets) - done,
-                    ffi.cast("ts_found *", ffi.from_buffer(rows)) + kept,
+                    ffi.cast("ts_found *", ffi.from_buffer(rows)) + found,
                     matched,
                 )
-                kept += matched[0]
-        return rows[:kept]
+                found += matched[0]
+        return rows[:found]
 
     # --- by offset message id ---
 

@@ -6,9 +6,11 @@ Invariants:
     2. A version continues after the rows that are stored, however they were split into batches.
     3. A complete version takes no more rows.
     4. A receipt is durable when it is returned.
+    5. Before a file with ledger records is removed, a statement of each source is appended.
 Raises: MessageError on invalid rows, or on rows that differ from those that are stored. After
     FullError or FlowControlError the stored chunks stay, and the same call continues after them.
-See also: docs/exactly-once.md; docs/decisions/0008-deduplication-and-ingest.md.
+See also: docs/exactly-once.md; docs/decisions/0008-deduplication-and-ingest.md;
+    docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +28,7 @@ from timerstore._engine.format.ledger_json import ChunkHeader, write_chunk, writ
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.queues.routes import Route
 from timerstore._engine.write.append import Appender
 from timerstore._engine.write.checked_batch import (
     Column,
@@ -200,6 +202,7 @@ class Ingester(NotCopyable):
         self._doubted: set[str] = set()  # sources whose last header may be missing in the ledger
         self._dispatch = dispatch
         self._routes = core.routes
+        self._stated_at = -1  # log offset where the last statements of all sources begin
 
     def _resolve(self, source: str) -> None:
         """After an append that an exception interrupted (Ctrl-C), read its result from the log."""
@@ -225,18 +228,6 @@ class Ingester(NotCopyable):
                 turn.release()
         return True
 
-    @property
-    def log_end(self) -> int:
-        """Log offset of the next record."""
-        with self._log.lock:
-            return self._log.end
-
-    def append_record(self, text: bytes) -> None:
-        """Append a ledger record without rows."""
-        route, batch = self._ledger_route(), _no_rows()
-        part = BatchPart(0, 0, 0, 0, self._clock.now_ms)
-        self._appender.append_group(route, batch.rows, part, batch.due_ms, route, text)
-
     def ingested(self, source: str) -> IngestedVersions:
         """Return the complete versions of a source."""
         source, _ = check_name(source, 0)
@@ -257,6 +248,35 @@ class Ingester(NotCopyable):
             if known is not None and known.is_complete:
                 return self._replay(source, version, known, batches)
             return self._go_on(source, version, known or NOTHING, batches)
+
+    # --- repeating the ledger in the log ---
+
+    def carry(self, end: int) -> bool:
+        """Append statements so that no ledger record below log offset `end` is needed.
+
+        Retention calls this, on its thread, before it removes files. A statement of a source
+        replaces every earlier header of it. Later headers follow it, in files that stay.
+
+        Return whether that is done. FullError is retried. MessageError if a statement exceeds the
+        largest record: then the file stays.
+        """
+        route = self._routes.get(INGEST_TOPIC, 0)
+        if route is None or self._stated_at >= end:
+            return True
+        units = queue_unit.read(route.queue.read(route.queue.min_offset, 1))
+        if not len(units) or int(units["log_offset"][0]) >= end:
+            return True
+        with self._log.lock:
+            begin = self._log.end  # read first: the ledger then has all headers below it
+        if not self.resolve_all():
+            return False
+        rows = _no_rows()
+        for source in self.ledger.sources():
+            text = write_state(self.ledger.state(source))
+            part = BatchPart(0, 0, 0, 0, self._clock.now_ms)
+            self._appender.append_group(route, rows.rows, part, rows.due_ms, route, text)
+        self._stated_at = begin
+        return True
 
     # --- a complete version ---
 
@@ -398,43 +418,3 @@ def _other_rows(source: str, version: int, known: Known, count: int, digest: int
         f"batches: source {source!r} version {version} has other rows than before: wanted "
         f"{known.row_count} rows with digest {known.digest:016x}, got {count} with {digest:016x}"
     )
-
-
-# --- ledger carrier ---
-# Repeat the ledger in the log before retention removes its headers.
-#
-# Thread safety: runs on the retention thread.
-# Invariants:
-#     1. Before a file with ledger records is removed, a statement of each source is appended. It
-#        replaces every earlier header. Later headers follow it, in files that stay.
-# Raises: FullError is retried. MessageError if a statement exceeds the largest record: then the
-#     file stays.
-# See also: docs/decisions/0012-snapshots-and-retention.md.
-
-
-class LedgerCarrier:
-    """Carries the ledger of one store."""
-
-    def __init__(self, ingester: Ingester, routes: Routes) -> None:
-        self._ingester = ingester
-        self._routes = routes
-        self._stated_at = -1  # log offset where the last statements of all sources begin
-
-    def carry(self, end: int) -> bool:
-        """Append statements so that no ledger record below log offset `end` is needed.
-
-        Returns whether that is done.
-        """
-        route = self._routes.get(INGEST_TOPIC, 0)
-        if route is None or self._stated_at >= end:
-            return True
-        units = queue_unit.read(route.queue.read(route.queue.min_offset, 1))
-        if not len(units) or int(units["log_offset"][0]) >= end:
-            return True
-        begin = self._ingester.log_end  # read first: the ledger then has all headers below it
-        if not self._ingester.resolve_all():
-            return False
-        for source in self._ingester.ledger.sources():
-            self._ingester.append_record(write_state(self._ingester.ledger.state(source)))
-        self._stated_at = begin
-        return True

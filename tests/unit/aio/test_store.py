@@ -31,7 +31,6 @@ NOT_AWAITED = {
     "begin_receive": "what an awaited receive is made of",
     "peek": "a part of it",
     "wake": "a part of it",
-    "fetch": "a part of it",
     "hand_out": "a part of it",
     "fetch_next": "a part of it",
     "take_buffered": "a part of it",
@@ -39,6 +38,7 @@ NOT_AWAITED = {
     "position": "of an ordered receive",
     "take_dropped": "a part of it",
     "block": "of an ordered receive",
+    "is_at_end": "of an ordered receive",
     "unblock": "of an ordered receive",
 }
 

@@ -1,12 +1,14 @@
 """Filters alone: first by the unit's tags code, then by the message's properties."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore._engine.base.native import lib
-from timerstore._engine.read.filter import TagFilter, parse_tags
+from timerstore._engine.read.filter import TagFilter, make_filter, parse_tags
 from timerstore.errors import MessageError
 
 
@@ -132,12 +134,9 @@ def test_tag_expressions(given_tags: str | None, wanted: list[str] | None) -> No
         ("a||||b", "a tag at character 4 "),
         ("a || *", "character 6 "),
         ("a || \ud800", "surrogate"),
-        (3, "got int"),
-        (["a"], "got list"),
-        (False, "got bool"),
     ],
 )
-def test_invalid_tag_expressions_are_rejected(given_tags: object, what: str) -> None:
+def test_invalid_tag_expressions_are_rejected(given_tags: str, what: str) -> None:
     with pytest.raises(MessageError, match=what):
         parse_tags(given_tags)
 
@@ -145,3 +144,12 @@ def test_invalid_tag_expressions_are_rejected(given_tags: object, what: str) -> 
 def test_tag_hash_equals_java_hash_code() -> None:
     for tag in TAGS:
         assert lib.ts_topic_hash(tag.encode(), len(tag.encode())) == java_hash(tag)
+
+
+@pytest.mark.parametrize(
+    ("given_tags", "what"), [(3, "got int"), (["a"], "got list"), (False, "got bool")]
+)
+def test_tags_that_are_no_text_are_rejected(given_tags: Any, what: str) -> None:
+    route: Any = None  # it is not asked
+    with pytest.raises(MessageError, match=what):
+        make_filter(route, given_tags, None)

@@ -194,7 +194,8 @@ class Consumer(Closing):
 
     def _waiting_poll(self, max_count: int, wait_s: float | None) -> WaitingPoll:
         return WaitingPoll(
-            self._context.clock, self._context.groups, self._group, self._member, self,
+            self._context.clock, self._context.groups, self._group, self._member,
+            lambda count: self._context.call(self.fetch_next, count), self.hand_out,
             self._context.puller.before_wait, max_count, wait_s,
         )  # fmt: skip
 
@@ -206,11 +207,6 @@ class Consumer(Closing):
         if wait_s == 0:
             return []
         return wait_in_thread(self._waiting_poll(max_count, wait_s), [])
-
-    def fetch(self, max_count: int) -> list[AssignedQueue]:
-        """Make `fetch_next` as a call of the store, for a poll that was begun."""
-        queues: list[AssignedQueue] = self._context.call(self.fetch_next, max_count)
-        return queues
 
     def fetch_next(
         self, max_count: int, order: OrderQueues | None = None, *, bytes_max: int = 0

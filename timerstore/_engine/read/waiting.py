@@ -249,16 +249,6 @@ def wait_in_thread(waiting: Waitable[Fetched, Answer_co], fetched: Fetched) -> A
 # See also: docs/decisions/0005-long-poll.md.
 
 
-class PollSource(Protocol):
-    """The source of a poll's messages: a consumer."""
-
-    def fetch(self, max_count: int) -> list[AssignedQueue]:
-        """Buffer messages; return the queues to hand them out from, in order, or none."""
-
-    def hand_out(self, queues: list[AssignedQueue], max_count: int) -> list[Message]:
-        """Return buffered messages of these queues."""
-
-
 class WaitingPoll(NotCopyable):
     """One poll."""
 
@@ -268,16 +258,23 @@ class WaitingPoll(NotCopyable):
         groups: Groups,
         group: Group,
         member: Member,
-        source: PollSource,
+        fetch: Callable[[int], list[AssignedQueue]],
+        hand_out: Callable[[list[AssignedQueue], int], list[Message]],
         before_wait: Callable[[], None],
         max_count: int,
         wait_s: float | None,
     ) -> None:
+        """Create a poll that has not begun to wait.
+
+        fetch: buffers messages; returns the queues to hand them out from, in order, or none.
+        hand_out: returns buffered messages of these queues.
+        """
         self._clock = clock
         self._groups = groups
         self._group = group
         self._member = member
-        self._source = source
+        self._fetch = fetch
+        self._hand_out = hand_out
         self._before_wait = before_wait
         self._max_count = max_count
         end_ns = FOREVER_NS if wait_s is None else clock.monotonic_ns + int(wait_s * 1e9)
@@ -327,7 +324,7 @@ class WaitingPoll(NotCopyable):
     def look(self) -> list[AssignedQueue]:
         """Fetch the messages that there are now."""
         try:
-            return self._source.fetch(self._max_count)
+            return self._fetch(self._max_count)
         except ClosedError:
             if self.is_closed:
                 return []
@@ -336,7 +333,7 @@ class WaitingPoll(NotCopyable):
     def answer(self, fetched: list[AssignedQueue]) -> list[Message] | None:
         """Return the answer, or None if the caller should `enter` again."""
         # Another thread may have taken the fetched messages.
-        found = self._source.hand_out(fetched, self._max_count) if fetched else []
+        found = self._hand_out(fetched, self._max_count) if fetched else []
         if found or self._is_over or self.is_closed or self.left_s <= 0:
             return found
         return None

@@ -67,8 +67,6 @@ class PutWriter(NotCopyable):
         self._targets = appender.targets
         self._ids = firsts.ids
         self._batches = batches
-        self._is_system_clock = type(core.clock) is SystemClock
-        self._delay_ms_max = core.config.delay_ms_max if core.config.timer_enabled else -1
         self._is_new = ffi.new("int32_t *")  # written and read under the append lock
 
     def make_putter(
@@ -104,7 +102,7 @@ class PutWriter(NotCopyable):
             batch=PutBatch,
             empty=np.empty,
             hits=int(ffi.cast("uintptr_t", lib.ts_guard_hits())),
-            delay_ms_max=self._delay_ms_max,
+            delay_ms_max=self._config.delay_ms_max if self._config.timer_enabled else -1,
         )
 
     @property
@@ -113,7 +111,7 @@ class PutWriter(NotCopyable):
 
         It reads the system clock and asks for no admission.
         """
-        return self._is_system_clock and not self._appender.admission.is_limited
+        return type(self._clock) is SystemClock and not self._appender.admission.is_limited
 
     def put(self, request: PutRequest) -> PutReceipt:
         """Store one message, unless its id was put to the topic before; return its receipt."""

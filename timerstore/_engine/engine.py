@@ -241,7 +241,7 @@ class Engine(NotCopyable):
         self.querier = Querier(
             config, log, self.dispatch, self.removals, routes, states, self.store_id
         )
-        self.groups = Groups(routes.full_queue_count, lambda index: routes.by_index[index].topic)
+        self.groups = Groups(routes)
         self.unread = ConsumerLag(self.core, self.offsets, self.groups)
 
     def _build_changes(self) -> None:

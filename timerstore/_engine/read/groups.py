@@ -27,6 +27,7 @@ from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.format.lease import DEAD_LETTER_PREFIX, group_of
+from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.long_poll import FOREVER_NS, LongPoll
 from timerstore.errors import MessageError, TimerStoreError, plain, quoted
 from timerstore.types.messages import EXPIRES_PROPERTY, Message, PullResult, unexpired
@@ -352,10 +353,10 @@ class Member(NotCopyable):
 class Group(NotCopyable):
     """The consumers of one topic and group in this process."""
 
-    def __init__(self, topic: str, name: str, count_queues: Callable[[str], int]) -> None:
+    def __init__(self, topic: str, name: str, routes: Routes) -> None:
         self.topic = topic
         self.name = name
-        self._count_queues = count_queues
+        self._routes = routes
         self.lock = Lock()
         self.members: list[Member] = []
         self.filters = Filters(None, None)
@@ -410,12 +411,12 @@ class Group(NotCopyable):
         for member in self.members.copy():
             if member.owner() is None:  # collected without having been closed
                 self.leave(member)
-        if self._count_queues(self.topic) != self.queue_count:
+        if self._routes.full_queue_count(self.topic) != self.queue_count:
             self.divide()
 
     def divide(self) -> None:
         """Assign each queue to one member."""
-        self.queue_count = self._count_queues(self.topic)
+        self.queue_count = self._routes.full_queue_count(self.topic)
         taken = {q for one in self.members for q in one.queues or ()}
         sharing = [one for one in self.members if one.queues is None]
         shares = divide(
@@ -453,7 +454,7 @@ class Group(NotCopyable):
 
         The long-poll table wakes the consumer that a message is for.
         """
-        is_changed = self._count_queues(self.topic) != self.queue_count
+        is_changed = self._routes.full_queue_count(self.topic) != self.queue_count
         if is_changed or any(one.is_gone for one in list(self.members)):
             with self.lock:
                 self.refresh()
@@ -468,13 +469,8 @@ class Group(NotCopyable):
 class Groups(NotCopyable):
     """The groups of one store."""
 
-    def __init__(
-        self,
-        count_queues: Callable[[str], int],
-        topic_of: Callable[[int], str],
-    ) -> None:
-        self._count_queues = count_queues
-        self._topic_of = topic_of
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
         self._lock = Lock()
         self._by_topic: dict[str, tuple[Group, ...]] = {}  # tuples: read without the lock
         # By topic and group: the topic whose messages the group leases there. Never removed.
@@ -515,7 +511,7 @@ class Groups(NotCopyable):
                 raise MessageError(f"group: {name!r} leases {topic!r} in this process (receive)")
             here = self._by_topic.get(topic, ())
             known = next((one for one in here if one.name == name), None)
-            group = known or Group(topic, name, self._count_queues)
+            group = known or Group(topic, name, self._routes)
             with group.lock:
                 group.join(member, filters)
             if known is None:
@@ -550,7 +546,7 @@ class Groups(NotCopyable):
     def arrived(self, touched: set[int]) -> None:
         """Handle queues that have grown, given as indexes of their routes."""
         if self._by_topic:
-            for topic in {self._topic_of(index) for index in touched}:
+            for topic in {self._routes.by_index[index].topic for index in touched}:
                 for group in self._by_topic.get(topic, ()):
                     group.arrived()
                 if topic.startswith(DEAD_LETTER_PREFIX):

@@ -18,7 +18,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from timerstore.errors import ConfigError, MessageError
 
@@ -310,13 +310,11 @@ def _refuse(text: str, at: int, what: str) -> NoReturn:
 
 
 class _Operand(NamedTuple):
-    """One side of a comparison: its position, and one of four values."""
+    """One side of a comparison: its position, its kind, and the name or the value."""
 
     at: int
-    name: str | None = None
-    number: Number | None = None
-    text: str | None = None
-    boolean: bool | None = None
+    kind: Literal["name", "number", "text", "boolean"]
+    value: Any
 
 
 class _Builder:
@@ -343,13 +341,13 @@ class _Builder:
     # --- operands ---
 
     def name(self, parts: list[Any]) -> _Operand:
-        return _Operand(parts[0].start_pos, name=str(parts[0]))
+        return _Operand(parts[0].start_pos, "name", str(parts[0]))
 
     def text(self, parts: list[Any]) -> _Operand:
-        return _Operand(parts[0].start_pos, text=_unquoted(parts[0]))
+        return _Operand(parts[0].start_pos, "text", _unquoted(parts[0]))
 
     def boolean(self, parts: list[Any]) -> _Operand:
-        return _Operand(parts[0].start_pos, boolean=parts[0].type == "TRUE")
+        return _Operand(parts[0].start_pos, "boolean", parts[0].type == "TRUE")
 
     def number(self, parts: list[Any]) -> _Operand:
         at, digits = parts[0].start_pos, "".join(parts)
@@ -362,7 +360,7 @@ class _Builder:
             number = int(digits) if len(digits) <= 20 else _INT_MAX + 1
             if not _INT_MIN <= number <= _INT_MAX:
                 raise _Refused(at, f"wanted a whole number of 64 bits, got {digits}")
-        return _Operand(at, number=number)
+        return _Operand(at, "number", number)
 
     # --- comparisons ---
 
@@ -370,16 +368,14 @@ class _Builder:
         left, sign, right = parts[0], str(parts[1]).replace("!=", "<>"), parts[2]
         if sign not in {"=", "<>"}:
             for side in (left, right):
-                if side.text is not None or side.boolean is not None:
+                if side.kind in {"text", "boolean"}:
                     raise _Refused(side.at, f"wanted a property or a number next to {sign}")
-        if left.name is None and right.name is not None:
+        if left.kind != "name" and right.kind == "name":
             left, sign, right = right, MIRRORED[sign], left
-        if left.name is not None:
-            return _property_compared(left.name, sign, right)
-        if left.number is not None and right.number is not None:
-            return constant(_COMPARE[sign](left.number, right.number))
-        if left.text is not None and right.text is not None:
-            return constant(_COMPARE[sign](left.text, right.text))
+        if left.kind == "name":
+            return _PROPERTY_IS[right.kind](left.value, sign, right.value)
+        if left.kind == right.kind:
+            return constant(_COMPARE[sign](left.value, right.value))
         raise _Refused(right.at, "wanted a property on one side, or two constants of one kind")
 
     def missing(self, parts: list[Any]) -> SqlCondition:
@@ -391,10 +387,10 @@ class _Builder:
     def between(self, parts: list[Any]) -> SqlCondition:
         value, low, high = parts[0], parts[-2], parts[-1]
         for side in (value, low, high):
-            if side.text is not None:
+            if side.kind == "text":
                 raise _Refused(side.at, "wanted a property or a number with BETWEEN")
-        if low.number is not None and high.number is not None and low.number > high.number:
-            raise _Refused(low.at, f"wanted {low.number} to be at most {high.number}")
+        if low.kind == high.kind == "number" and low.value > high.value:
+            raise _Refused(low.at, f"wanted {low.value} to be at most {high.value}")
         ends = [self.compared([value, ">=", low]), self.compared([value, "<=", high])]
         inside = combined(ends, decider=False)
         return inside if len(parts) == 3 else negated(inside)
@@ -411,21 +407,19 @@ class _Builder:
         return searched(name, how, _unquoted(parts[-1]), inside=len(parts) == 3)
 
 
-def _property_compared(name: str, sign: str, right: _Operand) -> SqlCondition:
-    if right.name is not None:
-        return properties_are(name, sign, right.name)
-    if right.number is not None:
-        return number_is(name, sign, right.number)
-    if right.text is not None:
-        return text_is(name, sign, right.text)
-    assert right.boolean is not None
-    return boolean_is(name, sign, right.boolean)
+_PROPERTY_IS: dict[str, Callable[[str, str, Any], SqlCondition]] = {
+    "name": properties_are,
+    "number": number_is,
+    "text": text_is,
+    "boolean": boolean_is,
+}
+"""The comparison of a property with an operand of a kind."""
 
 
 def _property_before(operand: _Operand, what: str) -> str:
-    if operand.name is None:
+    if operand.kind != "name":
         raise _Refused(operand.at, f"wanted a property before {what}")
-    return operand.name
+    return str(operand.value)
 
 
 def _unquoted(token: str) -> str:

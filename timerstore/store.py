@@ -54,7 +54,6 @@ from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.level_delivery import pending_by_topic
 from timerstore._engine.write.ledger import VersionSet
-from timerstore._engine.write.put_many import PriorityBatchWriter
 from timerstore._engine.write.put_requests import BatchRequest, PutRequest, Spreader
 from timerstore._engine.write.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.api import SingleStoreApi, StoreApi
@@ -119,7 +118,6 @@ class TimerStore(
         super()._own(engine)
         self._spreader = Spreader(engine.config, self._clock)
         self._put_writer = engine.put_writer
-        self._batches = PriorityBatchWriter(engine.batch_writer, engine.log)
         self._putter = self._put_writer.make_putter(
             self.put, self.put_many, self._sync_through, self._call_ended.set, self._calls
         )
@@ -172,7 +170,7 @@ class TimerStore(
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
             request = self._spreader.many(request, message_fields.count_bodies(request.bodies))
-        return self._batches.put_many(request)
+        return self._engine.batch_writer.put_many(request)
 
     @api_call
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:

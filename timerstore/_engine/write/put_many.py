@@ -1,4 +1,4 @@
-"""Put a batch of messages, as a group of all or none, or with message ids from the caller.
+"""Put a batch of messages: as a group of all or none, with message ids, or with priorities.
 
 Thread safety: any thread.
 Locking: as Appender.
@@ -6,6 +6,8 @@ Invariants:
     1. All arguments are checked before anything is created: a rejected put leaves nothing.
     2. Of two puts with one id in the window one message is stored, and both return its receipt.
        It is durable by then.
+    3. A batch with several priorities is checked as a whole before any message of it is stored,
+       and whether its topic can have priorities. Its messages are stored in their order.
 Raises: MessageError for invalid arguments; FullError; BusyError if too many message ids are
 remembered; FlowControlError if a slot is full.
 See also: docs/exactly-once.md; docs/decisions/0008-deduplication-and-ingest.md and
@@ -26,7 +28,6 @@ from timerstore._engine.base.message_fields import PriorityQueueId, queue_of_pri
 from timerstore._engine.base.native import ffi
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
-from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.message_ids import DedupeLookup, OriginalMessages
 from timerstore._engine.write.append import Appender
@@ -69,13 +70,36 @@ class PutBatchWriter(NotCopyable):
     # --- many ---
 
     def put_many(self, request: BatchRequest) -> PutBatch:
+        """Store a batch, with one priority for all messages, one for each, or none."""
+        given = request.priority
+        if given is None:
+            return self._put(request)
+        if is_for_all(given):
+            queue_id = queue_of_priority(given, request.queue_id)
+            return self._put(replace(request, queue_id=queue_id))
+        call = self._check(replace(request, queue_id=None))
+        priorities = check_priorities(given, call.row_count, request.queue_id)
+        chosen = sorted(set(priorities), reverse=True)
+        if len(chosen) < 2:
+            only = chosen[0] if chosen else None
+            return self.put_many(replace(request, priority=only))
+        if argument_types.check_flag("atomic", request.atomic):
+            raise MessageError(
+                "atomic: wanted messages of one priority, because a group is in one queue; got "
+                f"the priorities {chosen}"
+            )
+        whole = call._replace(extra=_with_priorities(call.extra, priorities))
+        self._admit(whole, PriorityQueueId(chosen[0]))
+        return self._put_parts(whole, np.array(priorities))
+
+    def _put(self, request: BatchRequest) -> PutBatch:
         """Store many messages in one queue of a topic, in their order; return their receipts."""
         atomic = argument_types.check_flag("atomic", request.atomic)
-        call = self.check(request)
-        self.check_fits(call)
+        call = self._check(request)
+        self._check_fits(call)
         return self.put_checked(call, atomic=atomic)
 
-    def check(self, request: BatchRequest) -> CheckedBatch:
+    def _check(self, request: BatchRequest) -> CheckedBatch:
         """Check the arguments of a batch, except its sizes."""
         now_ms = self._clock.now_ms
         level = request.level
@@ -109,12 +133,12 @@ class PutBatchWriter(NotCopyable):
             request.is_fixed,
         )
 
-    def admit(self, call: CheckedBatch, highest: PriorityQueueId) -> None:
+    def _admit(self, call: CheckedBatch, highest: PriorityQueueId) -> None:
         """Do the remaining checks of a batch that is appended in parts.
 
         highest: the queue of its highest priority, created if necessary.
         """
-        self.check_fits(call)
+        self._check_fits(call)
         once = None
         if call.ids is not None:
             once = self._firsts.once(call.name, call.row_count, call.now_ms)
@@ -195,7 +219,7 @@ class PutBatchWriter(NotCopyable):
         if len(which):
             self._contents.check(call, which, self._firsts.read(rows, once, which, known))
 
-    def check_fits(self, call: CheckedBatch) -> None:
+    def _check_fits(self, call: CheckedBatch) -> None:
         """Check the sizes of the messages."""
         if not call.row_count:
             return
@@ -218,6 +242,27 @@ class PutBatchWriter(NotCopyable):
             properties_bytes_max=self._config.properties_bytes_max,
             record_bytes_max=self._config.record_bytes_max,
         )
+
+    def _put_parts(self, call: CheckedBatch, priorities: Int64Array) -> PutBatch:
+        """Put a checked batch in one part for each run of equal priorities.
+
+        An error leaves a first part of the batch stored, whose messages its `stored_count` counts.
+        """
+        parts: list[PutBatch] = []
+        changes = (np.flatnonzero(np.diff(priorities)) + 1).tolist()
+        try:
+            for begin, end in pairwise([0, *changes, len(priorities)]):
+                priority = int(priorities[begin])
+                queue_id = PriorityQueueId(priority) if priority else None
+                part = call.part(begin, end)._replace(queue_id=queue_id, is_sync=False)
+                parts.append(self.put_checked(part, atomic=False))
+        except (FullError, BusyError, ConflictError) as error:
+            error.stored_count += sum(map(len, parts))
+            raise
+        finally:
+            if call.is_sync:
+                self._log.sync_through(self._log.end)
+        return _merged(len(priorities), parts)
 
     # --- receipts ---
 
@@ -324,64 +369,7 @@ class PutBatchWriter(NotCopyable):
         reach("put_group_appended")
 
 
-# --- priority puts ---
-# Put batches whose messages have priorities: one part for each run of equal priorities.
-#
-# Thread safety: any thread.
-# Invariants:
-#     1. The whole batch is checked before any message is stored: its priorities, sizes, ids and
-#        contents, the limits of flow control, and whether its topic can have priorities.
-#     2. Messages are stored in the order of the batch, so an error leaves a first part of it
-#        stored.
-# Raises: as PutBatchWriter. `stored_count` of an error counts the stored messages of all parts.
-
-
-class PriorityBatchWriter(NotCopyable):
-    """Puts batches into one store."""
-
-    def __init__(self, batches: PutBatchWriter, log: CommitLog) -> None:
-        self._batches = batches
-        self._log = log
-
-    def put_many(self, request: BatchRequest) -> PutBatch:
-        """Store a batch, with one priority for all messages, one for each, or none."""
-        given = request.priority
-        if given is None:
-            return self._batches.put_many(request)
-        if is_for_all(given):
-            queue_id = queue_of_priority(given, request.queue_id)
-            return self._batches.put_many(replace(request, queue_id=queue_id))
-        call = self._batches.check(replace(request, queue_id=None))
-        priorities = check_priorities(given, call.row_count, request.queue_id)
-        chosen = sorted(set(priorities), reverse=True)
-        if len(chosen) < 2:
-            only = chosen[0] if chosen else None
-            return self.put_many(replace(request, priority=only))
-        if argument_types.check_flag("atomic", request.atomic):
-            raise MessageError(
-                "atomic: wanted messages of one priority, because a group is in one queue; got "
-                f"the priorities {chosen}"
-            )
-        whole = call._replace(extra=_with_priorities(call.extra, priorities))
-        self._batches.admit(whole, PriorityQueueId(chosen[0]))
-        return self._put_parts(whole, np.array(priorities))
-
-    def _put_parts(self, call: CheckedBatch, priorities: Int64Array) -> PutBatch:
-        parts: list[PutBatch] = []
-        changes = (np.flatnonzero(np.diff(priorities)) + 1).tolist()
-        try:
-            for begin, end in pairwise([0, *changes, len(priorities)]):
-                priority = int(priorities[begin])
-                queue_id = PriorityQueueId(priority) if priority else None
-                part = call.part(begin, end)._replace(queue_id=queue_id, is_sync=False)
-                parts.append(self._batches.put_checked(part, atomic=False))
-        except (FullError, BusyError, ConflictError) as error:
-            error.stored_count += sum(map(len, parts))
-            raise
-        finally:
-            if call.is_sync:
-                self._log.sync_through(self._log.end)
-        return _merged(len(priorities), parts)
+# --- priorities ---
 
 
 def is_for_all(priority: object) -> bool:

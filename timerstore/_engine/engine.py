@@ -164,10 +164,7 @@ class Engine(NotCopyable):
         index = tail.open_index(self.disk, tree) if config.index_enabled else None
         self.dispatch = Dispatch(self.core, recovered.dispatch_from, index)
         tail.dispatch(self.dispatch)
-        self.offsets = Offsets(
-            self.disk, tree, self.clock, self.log.check_alive, self.log.fail,
-            self.routes.is_deleting,
-        )  # fmt: skip
+        self.offsets = Offsets(self.core, tree)
         tail.clamp(self.offsets)
         self.lease_progress = LeaseProgress(self.log, self.offsets)
         tail.read_leases(self.lease_progress)

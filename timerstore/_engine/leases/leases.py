@@ -465,21 +465,17 @@ class Leases(NotCopyable):
         receipt, lease_ms = receipt_of(target), check_lease(self._config, lease)
         ends: list[int] = []
         try:
-            renewed_lease = self._renew(receipt, lease_ms, ends.append)
+            return self._renew(receipt, lease_ms, ends.append)
         finally:
             (sync or self._log.sync_through)(max(ends, default=0))
-        if isinstance(renewed_lease, AckResult):
-            raise lost("renew", renewed_lease)
-        return renewed_lease
 
-    def _renew(self, receipt: Receipt, lease_ms: int, sync: Sync) -> int | AckResult:
-        """Return the new end of the lease, or the outcome of the lease if it has one."""
+    def _renew(self, receipt: Receipt, lease_ms: int, sync: Sync) -> int:
 
         def kept(properties: bytes) -> tuple[bytes, Route | None]:
             return renewed(receipt, properties), None
 
         if receipt.store_id != self._store_id:
-            return AckResult.UNKNOWN
+            raise lost("renew", AckResult.UNKNOWN)
         with self._timers.lock:
             until_ms = self._clock.now_ms + lease_ms
             present: Receipt | None = self._timers.present(receipt)
@@ -489,9 +485,9 @@ class Leases(NotCopyable):
                 may_be = moved in _MAY_BE_RENEWED
                 present = self._timers.again(receipt, tried) if may_be else None
             if isinstance(moved, AckResult):
-                return moved
-            if moved.timer_id < 0:
-                return AckResult.EXPIRED  # the lease is over already: its message was delivered
+                raise lost("renew", moved)
+            if moved.timer_id < 0:  # the lease is over already: its message was delivered
+                raise lost("renew", AckResult.EXPIRED)
             self._timers.add_renewal(receipt, self._moved(receipt, until_ms, moved))
         return until_ms
 

@@ -16,7 +16,7 @@ See also: docs/file-format.md, docs/exactly-once.md, docs/decisions/0005-long-po
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from timerstore._engine.base.failpoints import reach
@@ -38,8 +38,7 @@ from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.groups import Groups
 from timerstore._engine.storage.disk import Disk
-from timerstore.errors import CorruptError, FailedError, ReentrantCallError, TimerStoreError
-from timerstore.types.clock import Clock
+from timerstore.errors import CorruptError, FailedError, ReentrantCallError
 from timerstore.types.messages import parse_properties
 
 # --- consumer offsets ---
@@ -95,29 +94,19 @@ class PendingCommit:
 class Offsets(NotCopyable):
     """The committed offsets of one store."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        tree: Tree,
-        clock: Clock,
-        check_alive: Callable[[], None],
-        fail: Callable[[TimerStoreError], None],
-        is_deleting: Callable[[str], bool],
-    ) -> None:
-        """`is_deleting`: as Routes.is_deleting."""
-        self.is_deleting = is_deleting
-        self._disk = disk
+    def __init__(self, core: Core, tree: Tree) -> None:
+        self.is_deleting = core.routes.is_deleting
+        self._disk = core.disk
         self._tree = tree
-        self._clock = clock
-        self._check_alive = check_alive
-        self._fail = fail
+        self._clock = core.clock
+        self._log = core.log
         self._lock = Lock()
         self._write_lock = Lock()
         # In order, under `_lock`; the commits of the last write stay until the next one.
         self._pending: list[PendingCommit] = []
         path = tree.consumer_offset_json
         try:
-            self._file = read_file(disk, tree)
+            self._file = read_file(core.disk, tree)
         except CorruptError as error:
             raise CorruptError(
                 f"committed offsets cannot be read: {error}",
@@ -175,12 +164,12 @@ class Offsets(NotCopyable):
                 changes: dict[Key, dict[int, int]] = {}
                 for one in batch:
                     changes.setdefault(one.key, {}).update(one.offsets)
-                self._check_alive()
+                self._log.check_alive()
                 self._write(changes)
             except BaseException as error:  # KeyboardInterrupt too
                 pending.is_done = True  # failed; the other commits are retried by their threads
                 if isinstance(error, FailedError):
-                    self._fail(error)
+                    self._log.fail(error)
                 raise
             for one in batch:
                 one.is_done = True
@@ -189,7 +178,7 @@ class Offsets(NotCopyable):
     def remove_deleting(self) -> None:
         """Remove the offsets in topics that are being deleted; durable on return."""
         with self._write_lock:
-            self._check_alive()
+            self._log.check_alive()
             with self._lock:
                 for one in self._pending:
                     one.is_done |= self.is_deleting(one.key[0])

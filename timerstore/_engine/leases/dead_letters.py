@@ -355,9 +355,7 @@ class Requeuer(NotCopyable):
         Each dead letter is read once, by the first call after it was stored.
         """
         with self._lock:
-            counted = self._counted.get(group)
-            if counted is None:
-                counted = self._counted[group] = CountedLetters()
+            counted = self._counted.setdefault(group, CountedLetters())
             if self._reader.has_letters(group):
                 self._reader.count(group, counted, self._requeued_of(group))
             return counted.by_topic[topic]

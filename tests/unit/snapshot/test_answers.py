@@ -12,10 +12,12 @@ import timerstore
 from tests.support.bench import NOW, Bench, small
 from tests.support.reader_and_owner import fill, same
 from timerstore import (
+    GoneError,
     MessageError,
     ReadOnlyStore,
 )
 from timerstore._engine.snapshot.snapshot_log import SnapshotQueue
+from timerstore._engine.timer.level_pending import LevelPending
 
 
 def test_read_only_store_returns_what_owner_returns(bench: Bench, read: ReadOnlyStore) -> None:
@@ -186,3 +188,28 @@ def test_read_only_store_rejects_arguments_like_a_store(read: ReadOnlyStore) -> 
             read.pending(topic=topic)  # type: ignore[arg-type]
     with pytest.raises(MessageError, match="key"):
         read.query("t", "")
+
+
+def test_message_that_is_gone_is_not_taken_for_one_of_another_level(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.store.put("t", b"first", delay=0.5)
+    bench.store.put("t", b"delivered meanwhile", level=1)
+    bench.store.put("t", b"waits", level=18)  # at the same place of its level
+    bench.turn()
+    bench.store.flush()
+    describe = LevelPending.describe
+
+    def described(reader: LevelPending, entry: Any) -> Any:
+        if entry["due_ms"] == NOW + 1000:
+            raise GoneError("by a test")
+        return describe(reader, entry)
+
+    monkeypatch.setattr(LevelPending, "describe", described)
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        listing = one.pending()
+        found = [next(listing).due_ms - NOW]
+        bench.turn(2000)
+        bench.store.flush()
+        found += [pending.due_ms - NOW for pending in listing]
+    assert found == [500, 7_200_000]

@@ -220,6 +220,7 @@ class LevelPending(NotCopyable):
         units = self._level_units.read(route, begin, count)
         entries = np.zeros(len(units), LEVEL_DUE)
         entries["place"] = np.arange(begin, begin + len(units))
+        entries["place"] |= route.queue_id << OFFSET_BITS
         entries["log_offset"], entries["size"] = units["log_offset"], units["size"]
         entries["due_ms"] = units["tags_code"]
         return entries

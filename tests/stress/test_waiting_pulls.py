@@ -12,7 +12,7 @@ import pytest
 import timerstore
 import timerstore.aio
 from tests.support.bench import small
-from tests.support.inside import inside, wait_queue_of
+from tests.support.inside import inside, wait_queue_of, waiters_of
 from timerstore import PullResult, StoreConfig, TimerStore
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
@@ -158,7 +158,7 @@ def test_thousand_threads_at_one_consumer_with_one_wake_up_per_message(
     threads = [threading.Thread(target=wait) for _ in range(count)]
     for thread in threads:
         thread.start()
-    while len(wait_queue_of(consumer)) < count:
+    while len(waiters_of(wait_queue_of(consumer))) < count:
         time.sleep(0.01)
     for number in range(100):
         store.put("t", b"%d" % number, queue_id=number % 3)

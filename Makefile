@@ -185,7 +185,7 @@ test-times: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## tests/TIMES.md: the se
 	@$(RUN) -m tests.support.times $(TIMES)
 
 .PHONY: test-all
-test-all: test test-late test-more docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, brokers, clients, frameworks, Spark; two to three hours
+test-all: test test-late test-more docs $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, brokers, clients, frameworks, Spark; an hour and a half
 	$(PYTEST) -n 2 --dist worksteal -m "$(MORE)" $(addprefix tests/,browser contrib corruption crash fuzz interop property sim stress)
 	@$(MAKE) --no-print-directory test-disk
 	@if command -v redis-server >/dev/null; then $(MAKE) --no-print-directory test-frameworks; else \

@@ -213,3 +213,27 @@ def test_message_that_is_gone_is_not_taken_for_one_of_another_level(
         bench.store.flush()
         found += [pending.due_ms - NOW for pending in listing]
     assert found == [500, 7_200_000]
+
+
+@pytest.mark.parametrize(("gone_count", "is_answered"), [(20, True), (10**9, False)])
+def test_call_is_made_again_while_files_are_removed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, gone_count: int, is_answered: bool
+) -> None:
+    bench.store.put("t", b"x")
+    bench.turn()
+    bench.store.flush()
+    settle, left = SnapshotQueue.settle, [gone_count]
+
+    def settled(queue: SnapshotQueue, *given: Any) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise GoneError("by a test")
+        settle(queue, *given)
+
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        monkeypatch.setattr(SnapshotQueue, "settle", settled)
+        if is_answered:
+            assert [message.body for message in one.pull("t", 0, 0).messages] == [b"x"]
+        else:
+            with pytest.raises(GoneError, match="by a test"):
+                one.pull("t", 0, 0)

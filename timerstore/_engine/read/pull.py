@@ -255,6 +255,11 @@ def batch_of(route: Route, pulled: Pulled) -> MessageBatch:
 
 
 def result_of(_route: Route, pulled: Pulled) -> PullResult:
+    """Return pulled messages as objects; the same arguments as `batch_of`."""
+    return pull_result(pulled)
+
+
+def pull_result(pulled: Pulled) -> PullResult:
     """Return pulled messages as objects."""
     messages = () if isinstance(pulled, PullBounds) else tuple(pulled)
     return PullResult(

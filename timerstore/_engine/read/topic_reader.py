@@ -14,7 +14,7 @@ from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import Filter, make_filter
 from timerstore._engine.read.groups import AssignedQueue, Filters
 from timerstore._engine.read.long_poll import LongPoll
-from timerstore._engine.read.pull import Puller, result_of
+from timerstore._engine.read.pull import Puller, pull_result
 from timerstore.types.clock import Clock
 from timerstore.types.messages import PullResult
 
@@ -36,7 +36,7 @@ class TopicReader(NotCopyable):
         """Pull without a wait, about `bytes_max` bytes at most, and at least one message."""
         route = self._routes.readable(self._topic, queue_id, self._clock.now_ms)
         wanted = self._filter(route)
-        return result_of(route, self._puller.look(route, offset, max_count, wanted, bytes_max))
+        return pull_result(self._puller.look(route, offset, max_count, wanted, bytes_max))
 
     def is_at_end(self, queue: AssignedQueue) -> bool:
         """Return whether all messages of a queue were handed out."""

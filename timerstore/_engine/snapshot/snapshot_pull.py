@@ -10,7 +10,7 @@ from typing import Any
 from timerstore._engine.base.argument_types import whole
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.read.pull import bounds_of, kept_range
+from timerstore._engine.read.pull import bounds_of, kept_range, pull_result
 from timerstore._engine.read.pull_request import (
     PullRequest,
     check_pull,
@@ -31,8 +31,7 @@ class SnapshotPullCalls(SnapshotCalls):
     """The pull calls of a read-only store."""
 
     def _do_pull(self, request: PullRequest) -> PullResult:
-        got = self._pulled(request)
-        return PullResult(got.status, tuple(got), got.next_offset, got.min_offset, got.max_offset)
+        return pull_result(self._pulled(request))
 
     def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
         return self._pulled(request)

@@ -17,7 +17,6 @@ from tests.support.inside.engine import (
     TimerRetention,
     Transfer,
     backup,
-    timer_retention,
     write_manifest,
 )
 from tests.support.inside.methods import (
@@ -47,7 +46,7 @@ def _checkpoint_outrun() -> Patches:
 
 @mutant("P-27", "retention drops pending messages of delay levels", needs="retention_")
 def _levels_dropped() -> Patches:
-    yield swap(timer_retention, "lowest_pending", lambda *_args: NOTHING)
+    yield swap(TimerRetention, "lowest_needed", lambda _self: NOTHING)
 
 
 @mutant("P-28", "messages that a group has not read are removed by age", needs="retention_")

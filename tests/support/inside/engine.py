@@ -95,12 +95,17 @@ from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 # --- fixed delay levels ---
 from timerstore._engine.timer.level_delivery import ScheduleDeliver
 from timerstore._engine.timer.linker import Linker
-from timerstore._engine.timer.log_retention import NOTHING, Retention
+from timerstore._engine.timer.log_retention import Retention
 from timerstore._engine.timer.open_slot import DueQueue, OpenSlot
 from timerstore._engine.timer.pending import WheelPending
 from timerstore._engine.timer.pending import _as_due as as_due
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_retention import ExpiredSegments, Relocator, TimerRetention
+from timerstore._engine.timer.timer_retention import (
+    NOTHING,
+    ExpiredSegments,
+    Relocator,
+    TimerRetention,
+)
 from timerstore._engine.timer.wheel import DirtyPages, Wheel, WheelChecks
 
 # --- puts ---

@@ -39,8 +39,6 @@ from timerstore._engine.timer.timer_retention import TimerRetention
 from timerstore.errors import CorruptError, MessageError
 
 _CHECK_S = 10.0  # between two checks of the clock and the disk, as in RocketMQ
-NOTHING = 2**62
-"""Returned by a guard that needs no part of the log."""
 
 
 class Retention(Service):

@@ -15,12 +15,12 @@ import numpy as np
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import NotCopyable
-from timerstore._engine.format import timer_unit
+from timerstore._engine.format import queue_unit, timer_unit
 from timerstore._engine.log.scanned_records import IN_TIMER_TOPIC, SCAN_DTYPE, Scan
 from timerstore._engine.log.timer_states import which_wait
 from timerstore._engine.queues.core import Core
 from timerstore._engine.queues.dispatch import Dispatch
-from timerstore._engine.queues.level_cursors import LevelCursors, lowest_pending
+from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import route_needed, scan_into
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer.checkpoint import Checkpoint
@@ -329,6 +329,8 @@ class ExpiredSegments:
 
 
 _QUEUES = 64  # queues that are checked in one step
+NOTHING = 2**62
+"""Returned by `lowest_needed` if no part of the log is needed."""
 
 
 class TimerRetention:
@@ -392,9 +394,18 @@ class TimerRetention:
     def lowest_needed(self) -> int:
         """Return the lowest log offset that is needed regardless of the limits.
 
-        Pending messages on delay levels need it.
+        It is that of the first message on a delay level that is dispatched and not delivered.
         """
-        return lowest_pending(self._log, self._routes, self._levels)
+        found = NOTHING
+        for route in list(self._routes.by_index):
+            if route.native.kind != lib.TS_ROUTE_LEVELS:
+                continue
+            with self._log.lock:
+                at = self._levels.cursor(route.queue_id)
+            units = queue_unit.read(route.queue.read(max(at, route.queue.min_offset), 1))
+            if len(units):
+                found = min(found, int(units["log_offset"][0]))
+        return found
 
     def drop_derived(self, log_begin: int) -> bool:
         """Drop some units of records below `log_begin`, of some queues, then of the index."""

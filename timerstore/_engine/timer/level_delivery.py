@@ -240,7 +240,14 @@ class ScheduleDeliver(Service):
         try:
             while placed < count:
                 with self._log.lock:
-                    got = self._place_some(placed, count, now_ms)
+                    got = lib.ts_level_place(
+                        self._log.native,
+                        ffi.from_buffer("uint8_t[]", self._scratch),
+                        ffi.from_buffer("ts_level_draft[]", self._drafts),
+                        placed,
+                        min(count, placed + _HOLD),
+                        now_ms,
+                    )
                     need = int(self._log.native.need)
                     if got > 0:
                         part = slice(placed, placed + got)
@@ -256,18 +263,6 @@ class ScheduleDeliver(Service):
         unusable = int(np.count_nonzero(drafts["unusable"]))
         self.metrics.add("schedule_deliver_messages", int(np.count_nonzero(drafts["size"])))
         self.metrics.add("schedule_deliver_unusable_messages", unusable)
-
-    def _place_some(self, placed: int, count: int, now_ms: int) -> int:
-        return int(
-            lib.ts_level_place(
-                self._log.native,
-                ffi.from_buffer("uint8_t[]", self._scratch),
-                ffi.from_buffer("ts_level_draft[]", self._drafts),
-                placed,
-                min(count, placed + _HOLD),
-                now_ms,
-            )
-        )
 
     def _record(self, entries: Entries, runs: list[tuple[Runs, LevelRun]]) -> None:
         """Advance the runs past finished entries, which are the first of each run."""

@@ -9,7 +9,7 @@ Invariants:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -218,12 +218,7 @@ class WheelPending(PendingReader):
 
         A message that rolls during the call may occur twice.
         """
-        with ExitStack() as held:
-            chained, far, linked_offset = self._chained(NO_SLOT, held)
-            for part in _gathered(chained):
-                yield self._due(part)
-            for part in far:
-                yield self._due_far(part)
+        linked_offset = yield from self._linked(NO_SLOT)
         yield from self._backlog(linked_offset)
 
     def unloaded(self, last_slot: int) -> Iterator[Records]:
@@ -233,39 +228,33 @@ class WheelPending(PendingReader):
         slots up to there are in memory.
         """
         last_slot = max(last_slot, self._open_slot.highest_slot(last_slot))
-        with ExitStack() as held:
-            chained, far, _ = self._chained(last_slot + 1, held, has_loaded=False)
-            for part in _gathered(chained):
-                yield self._due(part)
-            for part in far:
-                yield self._due_far(part)
+        yield from self._linked(last_slot + 1, has_loaded=False)
 
-    def _chained(
-        self, end: int, held: ExitStack, *, has_loaded: bool = True
-    ) -> tuple[list[Records], Iterator[Records], int]:
-        """Return the units of all slots below `end`, those of the far wheel, and `linked_offset`.
+    def _linked(self, end: int, *, has_loaded: bool = True) -> Generator[Records, None, int]:
+        """Yield the pending messages of slots below `end`, as due entries; return `linked_offset`.
 
-        All three are of the same point in time; the far wheel's units are read later. If not
+        All are of the same point in time; the far wheel's units are read later. If not
         `has_loaded`, slots that are completely loaded are left out.
         """
-        found: list[Records] = []
-        with self._wheel.lock:
-            linked_offset = self._timer_log.linked_offset
-            at = self._open_slot.replay_slot(self._wheel.read_slot)
-            if not has_loaded:
-                at = max(at, self._open_slot.loaded_slot)
-            while (slot := self._wheel.next_used(at, end)) is not None:
-                found.extend(self.chain(slot))
-                at = slot + 1
-            chains = self._far.table().rows
-            chains = chains[chains["slot"] * self._far.width < end]
-            view = held.enter_context(self._far.view())
-        far = (
-            part
-            for slot, newest, *_ in chains.tolist()
-            for part in self._far.walk(view, slot, newest)
-        )
-        return found, far, linked_offset
+        chained: list[Records] = []
+        with ExitStack() as held:
+            with self._wheel.lock:
+                linked_offset = self._timer_log.linked_offset
+                at = self._open_slot.replay_slot(self._wheel.read_slot)
+                if not has_loaded:
+                    at = max(at, self._open_slot.loaded_slot)
+                while (slot := self._wheel.next_used(at, end)) is not None:
+                    chained.extend(self.chain(slot))
+                    at = slot + 1
+                far = self._far.table().rows
+                far = far[far["slot"] * self._far.width < end]
+                view = held.enter_context(self._far.view())
+            for part in _gathered(chained):
+                yield self._due(part)
+            for slot, newest, *_ in far.tolist():
+                for part in self._far.walk(view, slot, newest):
+                    yield self._due_far(part)
+        return linked_offset
 
     def _due_far(self, units: Records) -> Records:
         count = lib.ts_far_pending(

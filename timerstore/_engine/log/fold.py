@@ -126,20 +126,17 @@ def is_own(scan: Scan, store_id: int) -> Mask:
     return own_mask(scan, (store_id,), store_id) & ~is_uncertain(scan)
 
 
-def is_foreign(scan: Scan, store_id: int) -> Mask:
-    """Mark timer records that do not certainly belong to this store."""
-    timers = np.isin(scan["kind"], (*IN_TIMER_TOPIC, lib.TS_KIND_DELIVERED))
-    others: Mask = timers & ~is_own(scan, store_id)
-    return others
-
-
 def has_foreign_records(scan: Scan, store_id: int, *, is_clean: bool) -> bool:
     """Return whether records after a watermark were written by another store or a broker.
 
-    After a clean watermark that is any record: this engine completes another checkpoint before it
-    appends to a store that was closed.
+    These are timer records that do not certainly belong to this store. After a clean watermark it
+    is any record: this engine completes another checkpoint before it appends to a store that was
+    closed.
     """
-    return len(scan) > 0 if is_clean else bool(is_foreign(scan, store_id).any())
+    if is_clean:
+        return len(scan) > 0
+    is_timer = np.isin(scan["kind"], (*IN_TIMER_TOPIC, lib.TS_KIND_DELIVERED))
+    return bool((is_timer & ~is_own(scan, store_id)).any())
 
 
 def own_store_ids(

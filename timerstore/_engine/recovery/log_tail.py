@@ -14,7 +14,6 @@ from timerstore._engine.queues.record_lookup import record_fields, scan_batches,
 from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
 from timerstore._engine.recovery.recovery import Recovered
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.timer import timer_recovery
 from timerstore.types.clock import Clock
 
 
@@ -42,8 +41,9 @@ class LogTail:
         """Dispatch the tail to the queues."""
         recovered = self._recovered
         dispatch.through(recovered.log_end)
-        timer_recovery.finish_queues(recovered.routes)
         for route in recovered.routes.by_index:
+            route.native.next_offset = route.queue.count
+            route.queue.reserve_from_end()
             if route.native.kind == lib.TS_ROUTE_LEVELS:
                 recovered.levels.begin_at(route.queue_id, route.queue.min_offset)
         recovered.routes.save_deletions(recovered.segments.begin, self._clock.now_ms)

@@ -277,7 +277,9 @@ class Recovery(NotCopyable):
         timer_recovery.set_pending(self._routes, counts, self._clock.now_ms)
         timer_recovery.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if not self._timer_restore.restore(mark, self._states, scanned, is_unclean=is_unclean):
-            self._discard_timer_states()
+            self._states = TimerStates()
+            for route in self._routes.by_index:
+                route.native.pending = route.native.level_pending = 0
             return None
         self._far.fit_window(self._config.roll_slots)
         if self._ids.load(counts.ids):
@@ -305,11 +307,6 @@ class Recovery(NotCopyable):
         self._timer_log.segments.remove_below(mark.timer_log_begin)
         return self._timer_log.is_whole(mark.timer_log_begin)
 
-    def _discard_timer_states(self) -> None:
-        self._states = TimerStates()
-        for route in self._routes.by_index:
-            route.native.pending = route.native.level_pending = 0
-
     def _rebuild(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Fold the whole commit log, and rebuild everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
@@ -335,7 +332,10 @@ class Recovery(NotCopyable):
             self._checks.report_cut(end, fault)
         settle_end(segments, max(begin, durable) if was_open else end, end)
         if self._mark is not None:
-            self._forget_mark()  # after the cut: without it a torn tail may look like damage
+            # After the cut: without the watermark a torn tail may look like damage. From now on any
+            # opening rebuilds from the log.
+            disk.remove(tree.watermark)
+            self._mark = None
         if disk.exists(tree.timer_damaged):  # not needed: the timer is rebuilt in any case
             disk.remove(tree.timer_damaged)
         reach("recover_rebuild_begun")
@@ -369,11 +369,6 @@ class Recovery(NotCopyable):
     def _build_ids(self, store_id: int, end: int) -> None:
         marks = counts_json.ids_marks(self._disk.read_small(self._tree.counts))
         self._ids.build(marks, self._segments, store_id, end)
-
-    def _forget_mark(self) -> None:
-        """Remove the watermark, so that any later opening rebuilds from the log. Durable."""
-        self._disk.remove(self._tree.watermark)
-        self._mark = None
 
     def _durable_end(self, staged: StagedBytes, end: int, fault: int) -> int:
         """Return the known durable end of the log; raise CorruptError if the log ends before it."""

@@ -298,14 +298,11 @@ class FarWheel(NotCopyable):
             with self.view() as view:
                 return next(self.walk(view, slot, self.chain_of(slot).newest))
         except CorruptError:
-            self._distrust()
+            # Without its table, the next opening rebuilds the far wheel from the log.
+            path = self._tree.far_table(self.number)
+            if self.number and self._disk.exists(path):
+                self._disk.remove(path)
             raise
-
-    def _distrust(self) -> None:
-        """Remove the table, so that the next opening rebuilds the far wheel from the log."""
-        path = self._tree.far_table(self.number)
-        if self.number and self._disk.exists(path):
-            self._disk.remove(path)
 
     def overflow_offsets(self, view: Any, rows: Records) -> Int64Array:
         """Return the log offsets of the messages that a table has in the overflow."""

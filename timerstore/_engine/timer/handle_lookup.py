@@ -139,9 +139,9 @@ class HandleLookup:
 
     def _find(self, handle: Handle) -> list[FoundTimer]:
         if handle.timer_id is not None and handle.timer_id >= 0:
-            found = self._source_at(handle, handle.timer_id)
-            if found is not None:
-                return [found]
+            source = self._source_at(handle, handle.timer_id)
+            if source is not None:
+                return [source]
             is_gone = handle.timer_id < self._timer_route.queue.min_offset
             if is_gone and self._states.get(handle.timer_id) != lib.TS_PENDING:
                 return []  # retention has removed the record, and the id is not pending
@@ -150,10 +150,6 @@ class HandleLookup:
         offsets = self._in_slot(handle)
         if all(self._states.get(i) != lib.TS_PENDING for i in offsets):
             offsets |= self._find_elsewhere(handle)  # a message moved within its slot may roll
-        return self._choose(handle, offsets)
-
-    def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[FoundTimer]:
-        """Choose among copies, which are given by timer id."""
         waiting = [i for i in sorted(offsets) if self._states.get(i) == lib.TS_PENDING]
         ids = waiting or [max(offsets)] if offsets else []
         found = [self._match(handle, i, offsets[i]) for i in ids]

@@ -116,7 +116,7 @@ class Retention(Service):
 
     def _drop(self) -> bool:
         """Drop one retired file, or some derived entries; return whether there was any."""
-        if self._dependents.retire_timer_log():
+        if self._dependents.past.retire():
             self._dependents.checkpoint.raise_begins()
             return True
         if self._dependents.unlink_timer_log():

@@ -113,13 +113,6 @@ def pending_ids(states: TimerStates) -> "np.ndarray[tuple[int], np.dtype[np.int6
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def finish_queues(routes: Routes) -> None:
-    """Set every queue's next offset to the one after its last unit."""
-    for route in routes.by_index:
-        route.native.next_offset = route.queue.count
-        route.queue.reserve_from_end()
-
-
 def timer_route(routes: Routes) -> Route:
     """Return the route of the timer topic's only queue."""
     route = routes.get("rmq_sys_wheel_timer", 0)

@@ -359,7 +359,7 @@ class TimerRetention:
         self.checkpoint = checkpoint
         self._flush = flush
         self._mover = mover
-        self._past = past
+        self.past = past
         self._signals = core.signals
         self._at = 0  # index of the next route to drop units of
         self._dropped: deque[tuple[Route, int, int]] = deque()  # queue offsets [begin, end)
@@ -433,10 +433,6 @@ class TimerRetention:
         """Notify subscribers of dropped messages. Called without a lock."""
         while self._dropped:
             self._signals.queue_dropped(*self._dropped.popleft())
-
-    def retire_timer_log(self) -> bool:
-        """Retire a timer log file of which every slot has been read."""
-        return self._past.retire()
 
     def unlink_timer_log(self) -> bool:
         """Remove a retired timer log file."""

@@ -116,26 +116,30 @@ class CommitLog(NotCopyable):
         self._full_half: _FullHalf | None = None  # not written out yet; under _write_lock
         staging.start(end)
         segments.reserve_from(end)
-        self.native: Any = ffi.new("ts_log *")
-        self.native.lock = ffi.cast("void *", self.lock.address)
-        self._point_at(end)
         self._hint_array = ffi.new("ts_append_hint[]", _HINTS_MAX)
         self.append_hints: Any = ffi.new(
             "ts_append_hints *", {"at": self._hint_array, "capacity": _HINTS_MAX}
         )
-        self.native.hints = self.append_hints  # for dispatch
         self._kept = ffi.new("uint8_t[]", lib.ts_template_cache_bytes())
-        self.native.templates = self._kept
-        self._out = memoryview(ffi.buffer(ffi.addressof(self.native, "out"), 16)).cast("q")
         self.group_bytes_max = min(staging.half_bytes, segments.segment_bytes) - _BLANK_BYTES
-        self.native.staging_bytes = min(config.staging_bytes, staging.half_bytes - _BLANK_BYTES)
-        self.native.segment_bytes = segments.segment_bytes
-        self.native.precision_ms = config.precision_ms
-        self.native.property_crc = config.property_crc
-        self.native.mark_crc = not config.property_crc
-        self.native.needed_only = config.delivered_properties == "needed"
-        self.native.soon_end = end  # of the records that are not dispatched yet, some may be due
-        self.native.append_limit = end  # nothing is reserved yet
+        self.native: Any = ffi.new(
+            "ts_log *",
+            {
+                "lock": ffi.cast("void *", self.lock.address),
+                "hints": self.append_hints,  # for dispatch
+                "templates": self._kept,
+                "staging_bytes": min(config.staging_bytes, staging.half_bytes - _BLANK_BYTES),
+                "segment_bytes": segments.segment_bytes,
+                "precision_ms": config.precision_ms,
+                "property_crc": config.property_crc,
+                "mark_crc": not config.property_crc,
+                "needed_only": config.delivered_properties == "needed",
+                "soon_end": end,  # of the records that are not dispatched yet, some may be due
+                "append_limit": end,  # nothing is reserved yet
+            },
+        )
+        self._point_at(end)
+        self._out = memoryview(ffi.buffer(ffi.addressof(self.native, "out"), 16)).cast("q")
 
     @property
     def end(self) -> int:

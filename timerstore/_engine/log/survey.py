@@ -188,24 +188,27 @@ class _Segment(NotCopyable):
         self._size = files.segment_bytes
         self._precision_ms = precision_ms
         file = disk.open(files.path(self._begin), read_only=True)
-        there = min(files.sizes[number], self._size)
-        self._there = there
-        self._data_end = _data_end(file, there)
-        if there == self._size:
+        self._there = min(files.sizes[number], self._size)
+        data_end = _data_end(file, self._there)
+        if self._there == self._size:
             map_ = file.map_private if files.staged else file.map_read
             self._data: Any = map_(self._size)
         else:
             self._data = mmap.mmap(-1, self._size)  # missing bytes take no memory
-            file.read_into(memoryview(self._data)[:there], 0)
-        self._data_end = max(self._data_end, files.overlay_staged(self._begin, self._data))
+            file.read_into(memoryview(self._data)[: self._there], 0)
+        self._data_end = max(data_end, files.overlay_staged(self._begin, self._data))
         self._view = ffi.from_buffer("uint8_t[]", self._data)
-        self._window = ffi.new("ts_window *")
-        self._window.bytes = self._view
-        self._window.size = self._size
-        self._window.offset = self._begin
-        self._window.end = self._begin + self._size
-        self._window.segment_bytes = self._size
-        self._window.verify = 1
+        self._window = ffi.new(
+            "ts_window *",
+            {
+                "bytes": self._view,
+                "size": self._size,
+                "offset": self._begin,
+                "end": self._begin + self._size,
+                "segment_bytes": self._size,
+                "verify": 1,
+            },
+        )
 
     def pieces(self) -> Iterator[SurveyedRecords | Gap]:
         """Yield the pieces of the segment."""

@@ -107,8 +107,10 @@ class Dispatch(Service):
         self.index = index
         self._units = RecordUnits(core.config.level_delays, _BATCH)
         self._native_requests = ffi.new("ts_request[]", _BATCH)
-        self._requests: Any = ffi.new("ts_requests *", {"at": self._native_requests})
-        self._requests.precision_ms = core.config.precision_ms
+        self._requests: Any = ffi.new(
+            "ts_requests *",
+            {"at": self._native_requests, "precision_ms": core.config.precision_ms},
+        )
 
     def step(self) -> bool:
         """Dispatch one batch of appended records; return whether there were any."""

@@ -66,10 +66,14 @@ class IndexFile(NotCopyable):
         self.path = path
         self._file = file
         self.geometry = geometry
-        self.native: Any = ffi.new("ts_index *")
-        self.native.slot_count = geometry.slot_count
-        self.native.entry_count = geometry.entry_count
-        self.native.next_entry = 1
+        self.native: Any = ffi.new(
+            "ts_index *",
+            {
+                "slot_count": geometry.slot_count,
+                "entry_count": geometry.entry_count,
+                "next_entry": 1,
+            },
+        )
         self.written = 1  # entries below are in the file
         self.entries_crc = 0
         self.slots_crc: int | None = None  # of the slots in the file; None if they are out of date
@@ -272,10 +276,17 @@ class IndexFile(NotCopyable):
 
     def header_of(self, state: IndexFileState) -> bytes:
         """Return the header of the file in a given state."""
-        native = ffi.new("ts_index *")
-        native.begin_ms, native.end_ms = state.begin_ms, state.end_ms
-        native.begin_offset, native.end_offset = state.begin_offset, state.end_offset
-        native.slots_used, native.next_entry = state.slots_used, state.next_entry
+        native = ffi.new(
+            "ts_index *",
+            {
+                "begin_ms": state.begin_ms,
+                "end_ms": state.end_ms,
+                "begin_offset": state.begin_offset,
+                "end_offset": state.end_offset,
+                "slots_used": state.slots_used,
+                "next_entry": state.next_entry,
+            },
+        )
         out = ffi.new("uint8_t[]", HEADER_BYTES)
         lib.ts_index_header_put(native, out)
         return bytes(ffi.buffer(out))

@@ -75,10 +75,11 @@ class Index(NotCopyable):
         self._saved: IndexPosition | None = None
         self._array = np.empty(_CAPACITY, _KEY)
         self._entries = np.empty(_CAPACITY * ENTRY_BYTES, np.uint8)
-        self.keys: Any = ffi.new("ts_keys *")
-        self.keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._array))
-        self.keys.capacity = _CAPACITY
-        self.keys.has_tags = self.has_tags = has_tags
+        self.has_tags = has_tags
+        at = ffi.cast("ts_key *", ffi.from_buffer(self._array))
+        self.keys: Any = ffi.new(
+            "ts_keys *", {"at": at, "capacity": _CAPACITY, "has_tags": has_tags}
+        )
 
     @property
     def end_ms(self) -> int:

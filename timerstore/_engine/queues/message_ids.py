@@ -82,8 +82,7 @@ class Ids(NotCopyable):
         self._ids_max = ids_max
         self._append_lock = append_lock
         self._grow_lock = Lock()
-        self.native: Any = ffi.new("ts_ids *")
-        self.native.window_ms = window_ms
+        self.native: Any = ffi.new("ts_ids *", {"window_ms": window_ms})
         self._tables: list[_Table] = []
         self._mark: IdsMark = NO_IDS
         self._forgotten = 0  # number of ids that were added and are forgotten

@@ -281,15 +281,19 @@ class Routes(NotCopyable):
 
     def _make(self, topic: str, queue_id: int) -> Route:
         name = topic.encode("ascii")
-        native = ffi.new("ts_route *")
         real = b"REAL_TOPIC\x01" + name + b"\x02REAL_QID\x01%d\x02" % queue_id
-        native.index = len(self._by_name)
-        native.kind = _KINDS.get(topic, lib.TS_ROUTE_REAL)
-        native.topic_number = self.topic_numbers.setdefault(topic, len(self.topic_numbers) + 1)
-        native.queue_id = queue_id
-        native.topic_hash = lib.ts_topic_hash(name, len(name))
-        native.topic_size = len(name)
-        native.real_size = len(real)
+        native = ffi.new(
+            "ts_route *",
+            {
+                "index": len(self._by_name),
+                "kind": _KINDS.get(topic, lib.TS_ROUTE_REAL),
+                "topic_number": self.topic_numbers.setdefault(topic, len(self.topic_numbers) + 1),
+                "queue_id": queue_id,
+                "topic_hash": lib.ts_topic_hash(name, len(name)),
+                "topic_size": len(name),
+                "real_size": len(real),
+            },
+        )
         ffi.memmove(native.topic, name, len(name))
         ffi.memmove(native.real, real, len(real))
         queue = self._make_queue(self._tree.queue(topic, queue_id))
@@ -310,9 +314,7 @@ class Routes(NotCopyable):
 
     def _rebuild(self, size: int) -> None:
         table = ffi.new("ts_route *[]", size)
-        native = ffi.new("ts_routes *")
-        native.slots = table
-        native.mask = size - 1
+        native = ffi.new("ts_routes *", {"slots": table, "mask": size - 1})
         for route in self.by_index:
             table[self._place(table, route)] = route.native
         self._pointers.append((table, native))

@@ -214,14 +214,18 @@ class Wheel(NotCopyable):
         self._dirty = np.zeros((size + PAGE_BYTES - 1) // PAGE_BYTES, np.uint8)
         self._dirty[self.checks.unfinished() * SECTOR_BYTES // PAGE_BYTES] = 1
         self._dirty_view = ffi.from_buffer("uint8_t[]", self._dirty)
-        self.native: Any = ffi.new("ts_wheel *")
-        self.native.slots = self._view
-        self.native.dirty_pages = self._dirty_view
-        self.native.slot_count = slot_count
-        self.native.precision_ms = precision_ms
         self._used = np.full((slot_count + 63) // 64, ~np.uint64(0), np.uint64)
         self._used_view = ffi.from_buffer("uint64_t[]", self._used)
-        self.native.used = self._used_view
+        self.native: Any = ffi.new(
+            "ts_wheel *",
+            {
+                "slots": self._view,
+                "dirty_pages": self._dirty_view,
+                "slot_count": slot_count,
+                "precision_ms": precision_ms,
+                "used": self._used_view,
+            },
+        )
         self.read_slot = 0
 
     @property

@@ -25,7 +25,7 @@ from timerstore._engine.format.filler_record import RECORD_FIXED_BYTES
 Int64 = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
-Records = npt.NDArray[np.void]
+Scan = npt.NDArray[np.void]
 
 
 def find(sought: Int64, values: Int64) -> Rows:
@@ -60,7 +60,7 @@ class MultisetGroup(NamedTuple):
     group_count: int
 
 
-def grouped(records: Records, rows: Rows, *fields: str) -> MultisetGroup:
+def grouped(records: Scan, rows: Rows, *fields: str) -> MultisetGroup:
     """Group ascending rows by the values of these fields."""
     keys = [records[name][rows] for name in fields]
     order = np.lexsort(keys)
@@ -118,8 +118,6 @@ def match_in_order(group: MultisetGroup, gives: Mask, takes: Mask, known: Mask) 
 
 # --- scanned records ---
 
-
-Scan = npt.NDArray[np.void]
 
 SCAN_DTYPE: np.dtype[np.void] = np.dtype(
     [

@@ -20,7 +20,7 @@ Invariants:
 
 import mmap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -248,29 +248,26 @@ class _Segment(NotCopyable):
         if offset - self._begin >= self._data_end:
             return self._begin + self._size
         fault = int(self._window.fault)
-        found = [self._next_record(offset, magic) for magic in _MAGICS]
-        found.append(self._next_blank(offset))
+        found = [self._next(offset, magic, self._is_record) for magic in _MAGICS]
+        found.append(self._next(offset, _BLANK_MAGIC, self._is_blank))
         self._window.fault = fault
         return min(found)
 
-    def _next_record(self, offset: int, magic: bytes) -> int:
+    def _next(self, offset: int, magic: bytes, is_whole: Callable[[int], bool]) -> int:
         at = self._find(magic, offset - self._begin + 4)
         while at >= 0:
-            begin = self._begin + at - 4
-            position = bytes(self._data[at - 4 + _POSITION_AT : at + 4 + _POSITION_AT])
-            if position == begin.to_bytes(8, "big") and len(self._records(begin, 1)[1]) == 1:
-                return begin
+            if is_whole(at - 4):
+                return self._begin + at - 4
             at = self._find(magic, at + 1)
         return self._begin + self._size
 
-    def _next_blank(self, offset: int) -> int:
-        at = self._find(_BLANK_MAGIC, offset - self._begin + 4)
-        while at >= 0:
-            left = self._size - (at - 4)
-            if bytes(self._data[at - 4 : at]) == left.to_bytes(4, "big"):
-                return self._begin + at - 4
-            at = self._find(_BLANK_MAGIC, at + 1)
-        return self._begin + self._size
+    def _is_record(self, at: int) -> bool:
+        begin = self._begin + at
+        position = bytes(self._data[at + _POSITION_AT : at + 8 + _POSITION_AT])
+        return position == begin.to_bytes(8, "big") and len(self._records(begin, 1)[1]) == 1
+
+    def _is_blank(self, at: int) -> bool:
+        return bytes(self._data[at : at + 4]) == (self._size - at).to_bytes(4, "big")
 
     def _find(self, pattern: bytes, start: int) -> int:
         """Like `bytes.find`, but on copies of pieces.

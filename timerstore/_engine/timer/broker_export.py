@@ -15,6 +15,7 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.checkpoint import Checkpoint
+from timerstore._engine.timer.level_delivery import pending_by_topic
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.wheel import Wheel
@@ -73,10 +74,11 @@ def write_for_brokers(core: Core, tree: Tree, dispatch: Dispatch, checkpoint: Ch
     lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", (store_ms, store_ms, index_ms, 0, 0)), data)
     disk.write_small(tree.checkpoint, bytes(ffi.buffer(data)))
     before = _metrics(disk, tree)
+    pending, _ = pending_by_topic(core.routes)
     counts = {
-        topic: TopicCount(count, now_ms)
-        for topic, count in checkpoint.pending_by_topic().items()
-        if count or topic in before.counts
+        topic: TopicCount(pending.get(topic, 0), now_ms)
+        for topic in dict.fromkeys(route.topic for route in core.routes.by_index)
+        if topic in pending or topic in before.counts
     }
     metrics = TimerMetrics(before.version.next(now_ms), counts)
     disk.write_small(tree.timer_metrics, timer_metrics_json.write(metrics))

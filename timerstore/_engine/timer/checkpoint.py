@@ -424,10 +424,3 @@ class Checkpoint(NotCopyable):
     def close(self) -> None:
         """Release the file."""
         self._file = None
-
-    def pending_by_topic(self) -> dict[str, int]:
-        """Return the current number of pending timers of every real topic."""
-        counts: dict[str, int] = {}
-        for route in list(self._routes.by_index):
-            counts[route.topic] = counts.get(route.topic, 0) + int(route.native.pending)
-        return counts

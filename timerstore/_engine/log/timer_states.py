@@ -177,8 +177,6 @@ class TimerStates(NotCopyable):
         self._file = disk.open(path, create=True)
         if is_new:
             self._file.resize(0)
-            self._which = self._completed = np.zeros(0, np.int8)
-            self._crcs = np.zeros(0, np.uint64)
         disk.sync_directory(path.parent)
 
     def read_from(self, file: File) -> None:

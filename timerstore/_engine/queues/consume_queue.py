@@ -34,13 +34,7 @@ class ConsumeQueue(NotCopyable):
         self._segments = Segments(disk, directory, segment_bytes, _RESERVE_BYTES)
         self.count = 0  # queue offset of the next unit
         self.min_offset = 0
-        self.old_count = 0  # the count when the store was opened; see routes.py
-        # The last result of `visible`: log end, queue offset, and whether a unit past it existed.
-        self._seen = 0, 0, False
-        # For each of the last appends: log offset of the end of its last record, and the count.
-        self._appends: tuple[tuple[int, int], ...] = ()
-        # By block of units: the latest store time of a message in it (read/queue_reader.py).
-        self.latest_store_ms: dict[int, int] = {}
+        self._forget_units()
 
     def load(self) -> None:
         """List the files. `recover` then finds the end of the valid units."""
@@ -104,10 +98,13 @@ class ConsumeQueue(NotCopyable):
         self._forget_units()
 
     def _forget_units(self) -> None:
-        self.old_count = 0
+        self.old_count = 0  # the count when the store was opened; see routes.py
+        # The last result of `visible`: log end, queue offset, and whether a unit past it existed.
         self._seen = 0, 0, False
-        self._appends = ()
-        self.latest_store_ms = {}
+        # For each of the last appends: log offset of the end of its last record, and the count.
+        self._appends: tuple[tuple[int, int], ...] = ()
+        # By block of units: the latest store time of a message in it (read/queue_reader.py).
+        self.latest_store_ms: dict[int, int] = {}
 
     def reserve_from_end(self) -> None:
         """Reserve space for new units from the present end."""
@@ -235,22 +232,18 @@ class ConsumeQueue(NotCopyable):
 
     def _bisect(self, low: int, high: int, log_end: int) -> int:
         """Return the first unit in [low, high) that does not point below log_end, else high."""
-        return self._search(low, high, lambda unit: _is_below(unit, log_end))
+        return self._narrow(low, high, lambda unit: _is_below(unit, log_end))[0]
 
     def _first_at(self, low: int, high: int, log_begin: int) -> int:
         """Return the first unit in [low, high) that points to log_begin or past it, else high."""
-        return self._search(low, high, lambda unit: int.from_bytes(unit[:8], "big") < log_begin)
-
-    def _search(self, low: int, high: int, is_before: Callable[[bytes], bool]) -> int:
-        """Return the first unit in [low, high) for which `is_before` is false, else high."""
-        return self._narrow(low, high, is_before, width=0)[0]
+        return self._narrow(low, high, lambda unit: int.from_bytes(unit[:8], "big") < log_begin)[0]
 
     def _narrow(
-        self, low: int, high: int, is_before: Callable[[bytes], bool], *, width: int
+        self, low: int, high: int, is_before: Callable[[bytes], bool], *, width: int = 0
     ) -> tuple[int, int]:
-        """Narrow [low, high) to at most `width` units that hold the result of `_search`.
+        """Narrow [low, high) to at most `width` units, and find the first that is not before.
 
-        The result may also be the end of the returned range. Blanks at the front count as before.
+        That unit is in the returned range, or at its end. Blanks at the front count as before.
         """
         while high - low > width:
             middle = (low + high) // 2

@@ -66,6 +66,10 @@ class FarWheel(NotCopyable):
         self._disk = disk
         self._tree = tree
         self._log = FarLog(disk, tree.far_log, segment_bytes, reserve_bytes, segments)
+        self.width = 1  # wheel slots to a far slot
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
         self._chains: dict[int, Chain] = {}  # by far slot
         self._copied: tuple[int, Chain] | None = None  # the chain that `tidy_far` is copying
         self._round_end = 0  # chains with older units than this are copied
@@ -73,7 +77,6 @@ class FarWheel(NotCopyable):
         self.overflow_slot = -1  # far slot of the overflow's units
         self.begin = 0  # units below are dead, as of the last copy of the table
         self.end = 0  # number of the next unit
-        self.width = 1  # wheel slots to a far slot
         self.count = 0  # units of all chains
         self.number = 0  # of the last completed checkpoint's table
         self._completed_begin = 0
@@ -99,12 +102,7 @@ class FarWheel(NotCopyable):
         for folder in sorted({path.parent for path in paths}):
             self._disk.sync_directory(folder)
         self._log.forget_files()
-        self._chains, self._copied, self._lowest = {}, None, NO_SLOT
-        self.overflow_slot = -1
-        self.begin = self.end = self.count = self.number = 0
-        self._completed_begin = self._round_end = 0
-        self.is_dirty = self.was_used = False
-        self.ordered_from = 0
+        self._begin_empty()
 
     def load(self, number: int) -> bool:
         """Load the table with this number. Return False if it does not match the files."""

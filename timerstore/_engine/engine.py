@@ -59,7 +59,7 @@ from timerstore._engine.read.groups import Filters, Groups
 from timerstore._engine.read.pull import Puller, batch_of
 from timerstore._engine.read.query import Querier
 from timerstore._engine.recovery.log_tail import LogTail
-from timerstore._engine.recovery.recovery import Recovered, Recovery
+from timerstore._engine.recovery.recovery import Recovery
 from timerstore._engine.recurring.planner import Definitions
 from timerstore._engine.recurring.recurring_calls import RecurringCalls
 from timerstore._engine.storage.directory import Directory
@@ -118,7 +118,8 @@ class Engine(NotCopyable):
         self.directory = Directory(self.disk, root)
         try:
             forget_below(root)
-            recovered = Recovery(self.disk, self.directory, config, clock).run()
+            recovered = Recovery(self.disk, self.directory, config, clock)
+            recovered.run()
             self.config = recovered.config
             self.store_id = recovered.store_id
             self.imported = recovered.imported
@@ -136,7 +137,7 @@ class Engine(NotCopyable):
 
     # --- building ---
 
-    def _build_log(self, recovered: Recovered) -> None:
+    def _build_log(self, recovered: Recovery) -> None:
         """Build the log and the queues, and restore state from the tail of the log."""
         config, tree = self.config, self.directory.tree
         self.routes, self.states, self.wheel = recovered.routes, recovered.states, recovered.wheel
@@ -187,7 +188,7 @@ class Engine(NotCopyable):
         ffi.memmove(native.unique_prefix, prefix.encode("ascii"), 20)
         return prefix
 
-    def _build_checkpoint(self, recovered: Recovered) -> None:
+    def _build_checkpoint(self, recovered: Recovery) -> None:
         """Build the checkpoint, and complete the first one of this opening."""
         self.checkpoint = Checkpoint(
             self.core,
@@ -206,7 +207,7 @@ class Engine(NotCopyable):
         self.checkpoint.run()
         recovered.segments.unlink_all_retired()
 
-    def _build_timer(self, recovered: Recovered, *, threads: bool) -> None:
+    def _build_timer(self, recovered: Recovery, *, threads: bool) -> None:
         """Build the six timer services, delay levels, and readers of pending messages."""
         core, config, log, routes = self.core, self.config, self.log, self.routes
         self.linker = Linker(core, self.wheel, self.timer_log, self.far, self.open_slot)

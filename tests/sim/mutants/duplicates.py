@@ -20,9 +20,9 @@ def _no_fold() -> Patches:
 def _indexed_twice() -> Patches:
     original = Recovery.run
 
-    def run(self: Any) -> Any:
-        found = original(self)
-        return found._replace(timer_queue_offset=max(0, found.timer_queue_offset - 2))
+    def run(self: Any) -> None:
+        original(self)
+        self.timer_queue_offset = max(0, self.timer_queue_offset - 2)
 
     yield swap(Recovery, "run", run)
 

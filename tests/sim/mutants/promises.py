@@ -139,7 +139,7 @@ def _not_rewritten() -> Patches:
         "until an opening completes a checkpoint, nothing needs the newer watermark")  # fmt: skip
 def _watermark_not_rewritten() -> Patches:
     def rewrite_mark(self: Any) -> None:
-        if self._mark is not None:
+        if self.mark is not None:
             self._disk.open(self._tree.watermark).sync()
 
     yield swap(*OPENING_REWRITE_MARK, rewrite_mark)

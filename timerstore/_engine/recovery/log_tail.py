@@ -12,7 +12,7 @@ from timerstore._engine.queues.index_file import Geometry
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.record_lookup import record_fields, scan_batches, timer_properties
 from timerstore._engine.read.consumer_offsets import LeaseProgress, Offsets
-from timerstore._engine.recovery.recovery import Recovered
+from timerstore._engine.recovery.recovery import Recovery
 from timerstore._engine.storage.disk import Disk
 from timerstore.types.clock import Clock
 
@@ -20,7 +20,7 @@ from timerstore.types.clock import Clock
 class LogTail:
     """The tail of the log of a store that is being opened."""
 
-    def __init__(self, recovered: Recovered, clock: Clock) -> None:
+    def __init__(self, recovered: Recovery, clock: Clock) -> None:
         self._recovered = recovered
         self._clock = clock
 

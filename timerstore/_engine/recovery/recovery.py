@@ -14,13 +14,11 @@ See also: docs/decisions/0001-crash-safety.md, log_checks.py.
 """
 
 import secrets
-from typing import Any, NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import AppendLock
 from timerstore._engine.base.owner import NotCopyable
 from timerstore._engine.format import counts_json, recurring_json, watermark
-from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.format.store_paths import (
     WHEEL_TIMER_TOPIC,
     Tree,
@@ -56,35 +54,17 @@ from timerstore.types.clock import Clock
 from timerstore.types.config import StoreConfig
 
 
-class Recovered(NamedTuple):
-    """The restored parts of a store."""
-
-    config: StoreConfig
-    segments: Segments
-    wheel: Wheel
-    timer_log: TimerLog
-    far: FarWheel
-    routes: Routes
-    states: TimerStates
-    open_slot: OpenSlot
-    levels: LevelCursors
-    ids: Ids
-    definitions: list[Definition]
-    append_lock: Any
-    log_end: int
-    dispatch_from: int
-    """Log offset from which records are dispatched again."""
-    timer_queue_offset: int
-    """Queue offset of the next record of the timer topic to be linked."""
-    store_id: int
-    mark: Watermark | None
-    """The watermark that recovery continued from, None after a rebuild."""
-    imported: Fold | None
-    """The fold of the whole log, None if the store is empty or was not rebuilt."""
-
-
 class Recovery(NotCopyable):
-    """One recovery of one store, in a directory that this process has locked."""
+    """One recovery of one store, in a directory that this process has locked.
+
+    After `run`, the public attributes are the restored parts of the store, and
+
+    mark                the watermark that recovery continued from; None after a rebuild
+    log_end             end of the log
+    dispatch_from       log offset from which records are dispatched again
+    timer_queue_offset  queue offset of the next record of the timer topic to be linked
+    imported            fold of the whole log; None if the store is empty or was not rebuilt
+    """
 
     def __init__(
         self, disk: Disk, directory: Directory, config: StoreConfig | None, clock: Clock
@@ -102,21 +82,22 @@ class Recovery(NotCopyable):
             disk.check_no_link(folder)
         raw = disk.read_small(self._tree.watermark)
         self._raw_mark = raw or b""
-        self._mark = watermark.read(self._raw_mark, self._tree.watermark)
-        if directory.was_open or (self._mark is not None and not self._mark.is_clean):
+        self.mark = watermark.read(self._raw_mark, self._tree.watermark)
+        if directory.was_open or (self.mark is not None and not self.mark.is_clean):
             check_version(disk, self._tree.staging)
         path = self._tree.recurring_json
-        self._definitions = recurring_json.read(disk.read_small(path), path)
-        self._config = adopt_geometry(disk, self._tree, config, self._mark)
+        self.definitions = recurring_json.read(disk.read_small(path), path)
+        self.config = adopt_geometry(disk, self._tree, config, self.mark)
         self._clock = clock
+        self.imported: Fold | None = None
 
-    def run(self) -> Recovered:
-        """Mark the directory as open, restore the parts of the store, and return them.
+    def run(self) -> None:
+        """Mark the directory as open, and restore the parts of the store.
 
         Raises:
             CorruptError: the commit log is damaged.
         """
-        config, tree, disk = self._config, self._tree, self._disk
+        config, tree, disk = self.config, self._tree, self._disk
         was_open = self._directory.was_open
         wheel_is_ours = is_left_open(disk, tree.timer_wheel, config.wheel_slot_count)
         disk.make_directory(tree.side)
@@ -127,16 +108,16 @@ class Recovery(NotCopyable):
             disk.sync_directory(tree.side)
             self._rewrite_mark()
         reach("recover_marked_open")
-        self._segments = Segments(
+        self.segments = Segments(
             disk,
             tree.commit_log,
             config.commit_log_segment_bytes,
             config.reserve_bytes,
             keeps_reserved=True,
         )
-        self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
+        self.segments.load(needed=0 if self.mark is None else self.mark.log_end)
         self._drop_incompatible_wheel()
-        self._wheel = Wheel(
+        self.wheel = Wheel(
             disk,
             tree.timer_wheel,
             tree.wheel_checks,
@@ -144,75 +125,43 @@ class Recovery(NotCopyable):
             config.precision_ms,
         )
         reach("recover_wheel_lengthened")
-        self._timer_log = TimerLog(
+        self.timer_log = TimerLog(
             disk, tree.timer_log, config.timer_log_segment_bytes, config.reserve_bytes
         )
-        self._far = FarWheel(disk, tree, config.timer_log_segment_bytes, config.reserve_bytes)
-        self._routes = Routes(disk, tree, config.queue_segment_bytes)
-        self._routes.load()
-        self._states = TimerStates()
-        self._open_slot = OpenSlot(config.precision_ms, self._routes.are_mixed)
-        self._levels = LevelCursors()
-        self._append_lock = AppendLock()
-        self._ids = Ids(
+        self.far = FarWheel(disk, tree, config.timer_log_segment_bytes, config.reserve_bytes)
+        self.routes = Routes(disk, tree, config.queue_segment_bytes)
+        self.routes.load()
+        self.states = TimerStates()
+        self.open_slot = OpenSlot(config.precision_ms, self.routes.are_mixed)
+        self.levels = LevelCursors()
+        self.append_lock = AppendLock()
+        self.ids = Ids(
             disk,
             tree,
             self._clock,
             config.dedupe_window_ms,
             config.dedupe_ids_max,
-            self._append_lock,
+            self.append_lock,
         )
-        self._checks = LogChecks(disk, self._directory, self._segments, config.precision_ms)
-        self._scan = LogScan(self._segments, self._routes, self._clock, config.precision_ms)
+        self._checks = LogChecks(disk, self._directory, self.segments, config.precision_ms)
+        self._scan = LogScan(self.segments, self.routes, self._clock, config.precision_ms)
         self._timer_restore = TimerRestore(
-            self._segments, self._wheel, self._timer_log, self._far, self._routes
+            self.segments, self.wheel, self.timer_log, self.far, self.routes
         )
-        return self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
-
-    def _recovered(
-        self,
-        *,
-        log_end: int,
-        dispatch_from: int,
-        timer_queue_offset: int,
-        store_id: int,
-        mark: Watermark | None,
-        imported: Fold | None,
-    ) -> Recovered:
-        return Recovered(
-            config=self._config,
-            segments=self._segments,
-            wheel=self._wheel,
-            timer_log=self._timer_log,
-            far=self._far,
-            routes=self._routes,
-            states=self._states,
-            open_slot=self._open_slot,
-            levels=self._levels,
-            ids=self._ids,
-            definitions=self._definitions,
-            append_lock=self._append_lock,
-            log_end=log_end,
-            dispatch_from=dispatch_from,
-            timer_queue_offset=timer_queue_offset,
-            store_id=store_id,
-            mark=mark,
-            imported=imported,
-        )
+        self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
 
     # --- recovery ---
 
-    def _recover(self, *, was_open: bool, wheel_is_ours: bool) -> Recovered:
-        mark = self._mark
+    def _recover(self, *, was_open: bool, wheel_is_ours: bool) -> None:
+        mark = self.mark
         is_ours = mark is not None and was_open and wheel_is_ours
         if mark is not None:
             is_unclean = not mark.is_clean or is_ours
             strangers = was_open and not wheel_is_ours
-            found = None if strangers else self._from_watermark(mark, is_unclean=is_unclean)
-            if found is not None:
-                return found
+            if not strangers and self._from_watermark(mark, is_unclean=is_unclean):
+                return
             is_ours = is_ours and not mark.is_clean  # a broker wrote records after a clean mark
-        return self._rebuild(was_open=was_open, is_ours=is_ours)
+        self._rebuild(was_open=was_open, is_ours=is_ours)
 
     def _rewrite_mark(self) -> None:
         """Write the watermark again and sync it.
@@ -220,7 +169,7 @@ class Recovery(NotCopyable):
         After a failed sync the page cache can show a watermark that the disk does not have, and a
         sync alone would not write it.
         """
-        if self._mark is not None:
+        if self.mark is not None:
             file = self._disk.open(self._tree.watermark)
             file.write(self._raw_mark, 0)
             file.sync()
@@ -231,90 +180,85 @@ class Recovery(NotCopyable):
         It was truncated or replaced. Without a watermark, the length cannot be checked.
         """
         path = self._tree.timer_wheel
-        if self._mark is None or self._disk.file_bytes(path) is None:
+        if self.mark is None or self._disk.file_bytes(path) is None:
             return
-        if not has_length(self._disk, path, self._config.wheel_slot_count):
+        if not has_length(self._disk, path, self.config.wheel_slot_count):
             self._disk.remove(path)
 
-    def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
-        """Continue from a watermark; None if side files do not fit it or a broker wrote since."""
-        tree, segments = self._tree, self._segments
+    def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> bool:
+        """Continue from a watermark, unless side files do not fit it or a broker wrote since."""
+        tree, segments = self._tree, self.segments
         if mark.is_bootstrap or self._disk.exists(tree.timer_damaged):
-            return None
+            return False
         staged = read_staged(self._disk, tree.staging) if is_unclean else StagedBytes()
         segments.retire(mark.log_begin)  # unlinked after the first checkpoint of this opening
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
-            return None
+            return False
         scanned, end, fault = self._scan.with_staged(mark.log_end, staged)
         if not mark.is_clean:
             self._checks.refuse_impossible_offset(scanned)
         # After a clean one this includes an interrupted opening after a broker.
         if has_foreign_records(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
-            return None
-        self._states.open_file(self._disk, tree.state, is_new=False)
+            return False
+        self.states.open_file(self._disk, tree.state, is_new=False)
         counts = counts_json.read_counts(
             self._disk.read_small(tree.counts), mark.log_end, mark.sequence
         )
         if (
             counts is None
-            or not self._states.read(
+            or not self.states.read(
                 mark.state_chunk_count, mark.state_digest, mark.log_end, counts.past
             )
             or not self._is_whole(mark, counts)
         ):
-            self._states = TimerStates()
-            return None
+            self.states = TimerStates()
+            return False
         if is_unclean:
             # Past the known durable end a power cut may leave any mix of pages; it is not damage.
             self._checks.refuse_damage_below(staged.durable_end, tree.staging, end, fault)
             self._checks.report_cut(end, fault)
             settle_end(segments, mark.log_end, end)
             reach("recover_log_settled")
-            for route in self._routes.by_index:
+            for route in self.routes.by_index:
                 route.queue.cut()
                 route.queue.mark_dirty()
         reach("recover_queues_cut")
-        timer_recovery.set_pending(self._routes, counts, self._clock.now_ms)
-        timer_recovery.fold_forward(self._states, self._routes, scanned, mark.store_id)
-        if not self._timer_restore.restore(mark, self._states, scanned, is_unclean=is_unclean):
-            self._states = TimerStates()
-            for route in self._routes.by_index:
+        timer_recovery.set_pending(self.routes, counts, self._clock.now_ms)
+        timer_recovery.fold_forward(self.states, self.routes, scanned, mark.store_id)
+        if not self._timer_restore.restore(mark, self.states, scanned, is_unclean=is_unclean):
+            self.states = TimerStates()
+            for route in self.routes.by_index:
                 route.native.pending = route.native.level_pending = 0
-            return None
-        self._far.fit_window(self._config.roll_slots)
-        if self._ids.load(counts.ids):
-            self._ids.scan(segments, mark.store_id, mark.log_end, end)
+            return False
+        self.far.fit_window(self.config.roll_slots)
+        if self.ids.load(counts.ids):
+            self.ids.scan(segments, mark.store_id, mark.log_end, end)
         else:
             self._build_ids(mark.store_id, end)
-        self._levels.add(counts.levels)
-        level_delivery.fold_forward(self._routes, self._levels, scanned, mark.store_id)
-        self._levels.done(delivered_level_places(scanned, mark.store_id))
-        timer_recovery.start_at(self._wheel, self._open_slot, mark.replay_slot)
-        return self._recovered(
-            log_end=end,
-            dispatch_from=mark.log_end,
-            timer_queue_offset=mark.timer_queue_offset,
-            store_id=mark.store_id,
-            mark=mark,
-            imported=None,
-        )
+        self.levels.add(counts.levels)
+        level_delivery.fold_forward(self.routes, self.levels, scanned, mark.store_id)
+        self.levels.done(delivered_level_places(scanned, mark.store_id))
+        timer_recovery.start_at(self.wheel, self.open_slot, mark.replay_slot)
+        self.log_end, self.dispatch_from = end, mark.log_end
+        self.timer_queue_offset, self.store_id = mark.timer_queue_offset, mark.store_id
+        return True
 
     def _is_whole(self, mark: Watermark, counts: counts_json.Counts) -> bool:
         """Return whether queues and timer log are as long as they were at the watermark."""
-        if not recover_queues(self._routes, counts.ends, mark.log_end, self._segments.begin):
+        if not recover_queues(self.routes, counts.ends, mark.log_end, self.segments.begin):
             return False
-        self._timer_log.load(mark.timer_log_end)
-        self._timer_log.segments.remove_below(mark.timer_log_begin)
-        return self._timer_log.is_whole(mark.timer_log_begin)
+        self.timer_log.load(mark.timer_log_end)
+        self.timer_log.segments.remove_below(mark.timer_log_begin)
+        return self.timer_log.is_whole(mark.timer_log_begin)
 
-    def _rebuild(self, *, was_open: bool, is_ours: bool) -> Recovered:
+    def _rebuild(self, *, was_open: bool, is_ours: bool) -> None:
         """Fold the whole commit log, and rebuild everything else from it."""
-        tree, segments, disk = self._tree, self._segments, self._disk
-        now_slot = self._clock.now_ms // self._config.precision_ms
-        known_counts, before = self._known_counts(), self._mark
-        if self._mark is not None:
+        tree, segments, disk = self._tree, self.segments, self._disk
+        now_slot = self._clock.now_ms // self.config.precision_ms
+        known_counts, before = self._known_counts(), self.mark
+        if self.mark is not None:
             # Files that a power cut restored: deliveries of their messages may be gone already.
-            segments.remove_below(self._mark.log_begin)
+            segments.remove_below(self.mark.log_begin)
         begin = segments.begin
         # A store that was closed has no staged records.
         staged = read_staged(disk, tree.staging) if was_open else StagedBytes()
@@ -322,20 +266,20 @@ class Recovery(NotCopyable):
         durable = self._durable_end(staged, end, fault)
         if not is_ours:
             refuse_damage_inside(segments, end, fault)
-        if self._mark is not None:
-            self._checks.refuse_lost_front(self._mark, end, is_ours=is_ours)
+        if self.mark is not None:
+            self._checks.refuse_lost_front(self.mark, end, is_ours=is_ours)
         if not was_open:
-            self._checks.refuse_shorter_log(end, self._routes)
+            self._checks.refuse_shorter_log(end, self.routes)
         self._checks.refuse_impossible_offset(scanned)
         segments.mark_dirty()
         if was_open:
             self._checks.report_cut(end, fault)
         settle_end(segments, max(begin, durable) if was_open else end, end)
-        if self._mark is not None:
+        if self.mark is not None:
             # After the cut: without the watermark a torn tail may look like damage. From now on any
             # opening rebuilds from the log.
             disk.remove(tree.watermark)
-            self._mark = None
+            self.mark = None
         if disk.exists(tree.timer_damaged):  # not needed: the timer is rebuilt in any case
             disk.remove(tree.timer_damaged)
         reach("recover_rebuild_begun")
@@ -344,36 +288,31 @@ class Recovery(NotCopyable):
         if before is not None and before.timer_id_end:  # no timer id may be used twice
             timers = known_counts.setdefault(WHEEL_TIMER_TOPIC, {})
             timers[0] = max(timers.get(0, 0), before.timer_id_end)
-        self._states.open_file(disk, tree.state, is_new=True)
-        timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
-        self._levels.done(found.level_places_done)
+        self.states.open_file(disk, tree.state, is_new=True)
+        timer_recovery.fold_from_empty(self.states, self.routes, scanned, found)
+        self.levels.done(found.level_places_done)
         self._build_ids(store_id, end)
-        restart_queues(self._routes, scanned, begin, end, known_counts, self._clock.now_ms)
+        restart_queues(self.routes, scanned, begin, end, known_counts, self._clock.now_ms)
         reach("recover_rebuild_queues_restarted")
-        self._wheel.clear_all()
-        self._timer_log.segments.load(is_derived=True)
-        self._timer_log.remove_all()
-        self._far.start_over_empty()
-        self._far.fit_window(self._config.roll_slots)
-        timer_recovery.start_at(self._wheel, self._open_slot, now_slot)
-        queue = timer_recovery.timer_route(self._routes).queue
-        return self._recovered(
-            log_end=end,
-            dispatch_from=begin,
-            timer_queue_offset=queue.min_offset,
-            store_id=store_id,
-            mark=None,
-            imported=found if len(scanned) else None,
-        )
+        self.wheel.clear_all()
+        self.timer_log.segments.load(is_derived=True)
+        self.timer_log.remove_all()
+        self.far.start_over_empty()
+        self.far.fit_window(self.config.roll_slots)
+        timer_recovery.start_at(self.wheel, self.open_slot, now_slot)
+        queue = timer_recovery.timer_route(self.routes).queue
+        self.log_end, self.dispatch_from = end, begin
+        self.timer_queue_offset, self.store_id = queue.min_offset, store_id
+        self.imported = found if len(scanned) else None
 
     def _build_ids(self, store_id: int, end: int) -> None:
         marks = counts_json.ids_marks(self._disk.read_small(self._tree.counts))
-        self._ids.build(marks, self._segments, store_id, end)
+        self.ids.build(marks, self.segments, store_id, end)
 
     def _durable_end(self, staged: StagedBytes, end: int, fault: int) -> int:
         """Return the known durable end of the log; raise CorruptError if the log ends before it."""
-        if self._mark is not None:
-            durable, source = self._mark.log_end, self._tree.watermark
+        if self.mark is not None:
+            durable, source = self.mark.log_end, self._tree.watermark
         else:
             # The counts file names the durable end too, for when the watermark is lost.
             durable = counts_json.log_end(self._disk.read_small(self._tree.counts))
@@ -384,8 +323,8 @@ class Recovery(NotCopyable):
 
     def _known_counts(self) -> counts_json.Pending:
         """Return the count of each queue at the watermark, as far as it is still known."""
-        if self._mark is None:
+        if self.mark is None:
             return {}
         raw = self._disk.read_small(self._tree.counts)
-        counts = counts_json.read_counts(raw, self._mark.log_end, self._mark.sequence)
+        counts = counts_json.read_counts(raw, self.mark.log_end, self.mark.sequence)
         return {} if counts is None else counts.ends

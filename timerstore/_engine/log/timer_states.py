@@ -190,7 +190,10 @@ class TimerStates(NotCopyable):
         watermark on.
         """
         assert self._file is not None
-        self._reach(max(dirty.chunks.max(initial=-1), past.max(initial=-1)) + 1)
+        more = int(max(dirty.chunks.max(initial=-1), past.max(initial=-1))) + 1 - len(self._crcs)
+        if more > 0:
+            self._which = np.concatenate([self._which, np.full(more, _UNWRITTEN, np.int8)])
+            self._crcs = np.concatenate([self._crcs, np.zeros(more, np.uint64)])
         stays = np.ones(len(dirty.chunks), np.bool_)
         if len(past):
             self._set_expired(past)
@@ -221,12 +224,6 @@ class TimerStates(NotCopyable):
         for begin, end in self.expired_ranges if news.any() else ():
             if news[begin:end].any():
                 self._file.punch(2 * begin * SECTOR_BYTES, 2 * (end - begin) * SECTOR_BYTES)
-
-    def _reach(self, count: int) -> None:
-        more = int(count) - len(self._crcs)
-        if more > 0:
-            self._which = np.concatenate([self._which, np.full(more, _UNWRITTEN, np.int8)])
-            self._crcs = np.concatenate([self._crcs, np.zeros(more, np.uint64)])
 
     def _extend(self, chunks: Int64Array, log_end: int) -> None:
         # Only one sector of a chunk may have this log end. Changed chunks get theirs elsewhere.

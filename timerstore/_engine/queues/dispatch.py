@@ -240,10 +240,11 @@ class Dispatch(Service):
             return 0
         count = self._read(written)
         if count and len(deletions := self._deletions(count)):
-            later = deletions[deletions > self._first_offset]
+            first = int(self._log_offsets[0])
+            later = deletions[deletions > first]
             if len(later):
                 return self._dispatch_held(int(later[0]), touched)
-            self._delete_topic(self._first_offset)
+            self._delete_topic(first)
         if count:
             self._append(count, touched)
         reach("dispatch_queues_written")
@@ -292,11 +293,6 @@ class Dispatch(Service):
         """The log offsets of the records of the batch."""
         found: Int64Array = self._units.units.view(queue_unit.QUEUE_UNIT)["log_offset"][:, 0]
         return found
-
-    @property
-    def _first_offset(self) -> int:
-        """The log offset of the first record of the batch."""
-        return int(self._log_offsets[0])
 
     def _delete_topic(self, log_offset: int) -> None:
         segments = self._log.segments

@@ -409,23 +409,21 @@ class LevelUnits(NotCopyable):
         """
         data = bytearray(route.queue.read(offset, count))
         assert len(data) == count * UNIT_BYTES, "units below the count of a queue exist"
-        if old := old_unit_count(route, offset, count):
-            self._correct(route, data, old, offset)
+        old, done = old_unit_count(route, offset, count), 0
+        if old:
+            units = ffi.from_buffer("uint8_t[]", data)
+            with self._log.segments.view(self._log.written) as view:
+                while done < old:
+                    done += self._log.segments.call(
+                        view,
+                        "level",
+                        lib.ts_old_units_repair,
+                        route.native,
+                        units + done * UNIT_BYTES,
+                        old - done,
+                        offset + done,
+                        self._delays,
+                        self._level_count,
+                        at_least=1,
+                    )
         return queue_unit.read(bytes(data))
-
-    def _correct(self, route: Route, data: bytearray, count: int, offset: int) -> None:
-        done, units = 0, ffi.from_buffer("uint8_t[]", data)
-        with self._log.segments.view(self._log.written) as view:
-            while done < count:
-                done += self._log.segments.call(
-                    view,
-                    "level",
-                    lib.ts_old_units_repair,
-                    route.native,
-                    units + done * UNIT_BYTES,
-                    count - done,
-                    offset + done,
-                    self._delays,
-                    self._level_count,
-                    at_least=1,
-                )

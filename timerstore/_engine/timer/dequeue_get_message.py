@@ -68,19 +68,10 @@ class DequeueGetMessage(Service):
                 kept += int(view.need)
         reach("dequeue_messages_loaded")
         self._open_slot.push(due[:kept], loaded_slot, back_count)
-        self._drop(chained["slot"], due["slot"][:kept])
+        if kept < len(chained):  # the others are no longer pending
+            slots, counts = np.unique(chained["slot"], return_counts=True)
+            kept_slots, kept_counts = np.unique(due["slot"][:kept], return_counts=True)
+            counts[np.searchsorted(slots, kept_slots)] -= kept_counts
+            gone = counts > 0
+            self._open_slot.done(zip(slots[gone].tolist(), counts[gone].tolist(), strict=True))
         self.metrics.add("dequeue_put_skipped_messages", len(chained) - kept)
-
-    def _drop(
-        self,
-        all_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-        kept_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
-    ) -> None:
-        """Count messages that are no longer pending as done in their slots."""
-        if len(all_slots) == len(kept_slots):
-            return
-        slots, counts = np.unique(all_slots, return_counts=True)
-        kept, kept_counts = np.unique(kept_slots, return_counts=True)
-        counts[np.searchsorted(slots, kept)] -= kept_counts
-        gone = counts > 0
-        self._open_slot.done(zip(slots[gone].tolist(), counts[gone].tolist(), strict=True))

@@ -385,16 +385,12 @@ class Linker(NotCopyable):
                     if count == BLOCKED:
                         return 0
                     relinked = int(rows[count]) if count < len(rows) else len(entries)
-                    self._leave(entries["slot"][:relinked])
+                    left = by_slot(entries["slot"][:relinked])
+                    self._wheel.moved_on.update(slot for slot, _ in left)
+                    self._open_slot.done(left)
         reach("far_relinked")
         self._metrics.add("dequeue_put_relinked_messages", count)
         return relinked
-
-    def _leave(self, slots: Int64Array) -> None:
-        """Count entries as done in their slots; the caller holds the wheel's lock."""
-        each = by_slot(slots)
-        self._wheel.moved_on.update(slot for slot, _ in each)
-        self._open_slot.done(each)
 
     # --- dead units of the far wheel ---
 

@@ -258,19 +258,16 @@ class OpenSlot(NotCopyable):
         """Count messages as delivered, or as dropped; `each` has (slot, count) pairs."""
         with self._lock:
             for slot, count in each:
-                self._done(slot, count)
-
-    def _done(self, slot: int, count: int) -> None:
-        if slot < 0:
-            self.overflow_count -= count
-            assert self.overflow_count >= 0, "more done than was in the overflow"
-            return
-        left = self._outstanding[slot] - count
-        assert left >= 0, "more of a slot done than expected"
-        if left:
-            self._outstanding[slot] = left
-        else:
-            del self._outstanding[slot]
+                if slot < 0:
+                    self.overflow_count -= count
+                    assert self.overflow_count >= 0, "more done than was in the overflow"
+                    continue
+                left = self._outstanding[slot] - count
+                assert left >= 0, "more of a slot done than expected"
+                if left:
+                    self._outstanding[slot] = left
+                else:
+                    del self._outstanding[slot]
 
     def replay_slot(self, read_slot: int) -> int:
         """Return the lowest slot that a recovery must read.

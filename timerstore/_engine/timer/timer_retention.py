@@ -103,7 +103,11 @@ class Relocator(NotCopyable):
         if not len(self._rest):
             return False
         self._log.wait_for_checkpoint()
-        self._move()
+        with self._log.segments.view(self._log.written) as view:
+            count = self._plan(view)
+            reach("retention_move_encoded")
+            self._place(count)
+        reach("retention_moved")
         return True
 
     @property
@@ -186,13 +190,6 @@ class Relocator(NotCopyable):
         return newest
 
     # --- moving them ---
-
-    def _move(self) -> None:
-        with self._log.segments.view(self._log.written) as view:
-            count = self._plan(view)
-            reach("retention_move_encoded")
-            self._place(count)
-        reach("retention_moved")
 
     def _plan(self, view: Any) -> int:
         routes, now_ms = self._routes, self._clock.now_ms

@@ -56,7 +56,6 @@ from timerstore._engine.read.consumer_offsets import ConsumerLag, LeaseProgress,
 from timerstore._engine.read.pull import Puller
 from timerstore._engine.recovery import log_checks, recovery
 from timerstore._engine.recovery.recovery import Recovery
-from timerstore._engine.recovery.watermark_recovery import TimerRestore
 
 # --- recurring messages ---
 from timerstore._engine.recurring import definition as recurring_given

@@ -13,7 +13,7 @@ from tests.support.inside.attribute import Attribute
 ENGINE_BUILD_READING = Attribute(engine.Engine, "_build_reading")
 STORE_OWN = Attribute(engine.TimerStore, "_own")
 OPENING_RECOVER = Attribute(engine.Recovery, "_recover")
-OPENING_LEADS_TO_ALL = Attribute(engine.TimerRestore, "_has_all_pending")
+OPENING_LEADS_TO_ALL = Attribute(engine.Recovery, "_has_all_pending")
 OPENING_REWRITE_MARK = Attribute(engine.Recovery, "_rewrite_mark")
 
 # --- puts ---

@@ -1,4 +1,4 @@
-"""Check a store and its commit log before recovery changes them.
+"""Scan a store's commit log, and check it before recovery changes it.
 
 Damage of the log must not be taken for a torn tail, which is truncated.
 
@@ -26,9 +26,6 @@ from timerstore._engine.storage.segments import Segments
 from timerstore.errors import ConfigError, CorruptError
 from timerstore.types.clock import Clock
 
-# --- log checks ---
-
-
 _log = logging.getLogger("timerstore.recovery")
 
 
@@ -47,12 +44,20 @@ def refuse_backup(disk: Disk, tree: Tree) -> None:
 
 
 class LogChecks:
-    """Checks of one store's log while it is opened."""
+    """Scans one store's log while it is opened, and checks it."""
 
     def __init__(
-        self, disk: Disk, directory: Directory, segments: Segments, precision_ms: int
+        self,
+        disk: Disk,
+        directory: Directory,
+        segments: Segments,
+        routes: Routes,
+        clock: Clock,
+        precision_ms: int,
     ) -> None:
         self._disk = disk
+        self._routes = routes
+        self._clock = clock
         self._directory = directory
         self._tree: Tree = directory.tree
         self._segments = segments
@@ -113,9 +118,9 @@ class LogChecks:
                 f"remove {self._tree.watermark}",
             )
 
-    def refuse_shorter_log(self, end: int, routes: Routes) -> None:
+    def refuse_shorter_log(self, end: int) -> None:
         """Raise CorruptError if a queue of a closed store points past the end of its log."""
-        for route in routes.by_index:
+        for route in self._routes.by_index:
             last = route.queue.last_record_end()
             if last > end:
                 self._directory.mark_closed()  # else the next opening would truncate the log there
@@ -128,21 +133,9 @@ class LogChecks:
                     "rebuilt",
                 )
 
+    # --- scan ---
 
-# --- log scan ---
-# Scan the commit log during recovery, including staged records that continue it.
-
-
-class LogScan:
-    """Scans one store's log while it is opened."""
-
-    def __init__(self, segments: Segments, routes: Routes, clock: Clock, precision_ms: int) -> None:
-        self._segments = segments
-        self._routes = routes
-        self._clock = clock
-        self._precision_ms = precision_ms
-
-    def with_staged(self, begin: int, staged: StagedBytes) -> tuple[Scan, int, int]:
+    def scan_with_staged(self, begin: int, staged: StagedBytes) -> tuple[Scan, int, int]:
         """Scan the log from `begin`, and write and scan the staged bytes that continue it.
 
         Returns the records, their end, and the reason for the end (enum ts_fault).

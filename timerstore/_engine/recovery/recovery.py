@@ -15,6 +15,8 @@ See also: docs/decisions/0001-crash-safety.md, log_checks.py.
 
 import secrets
 
+import numpy as np
+
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import AppendLock
 from timerstore._engine.base.owner import NotCopyable
@@ -29,15 +31,14 @@ from timerstore._engine.log.log_recovery import (
     refuse_damage_inside,
     settle_end,
 )
-from timerstore._engine.log.scanned_records import delivered_level_places
+from timerstore._engine.log.scanned_records import IN_TIMER_TOPIC, Scan, delivered_level_places
 from timerstore._engine.log.staging import StagedBytes, check_version, read_staged
 from timerstore._engine.log.timer_states import TimerStates
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.message_ids import Ids
 from timerstore._engine.queues.routes import Routes
-from timerstore._engine.recovery.log_checks import LogChecks, LogScan, refuse_backup
-from timerstore._engine.recovery.watermark_recovery import (
-    TimerRestore,
+from timerstore._engine.recovery.log_checks import LogChecks, refuse_backup
+from timerstore._engine.recovery.queue_recovery import (
     recover_queues,
     restart_queues,
 )
@@ -45,11 +46,12 @@ from timerstore._engine.storage.directory import Directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.segments import Segments
-from timerstore._engine.timer import level_delivery, timer_recovery
+from timerstore._engine.timer import chain_compaction, level_delivery, timer_recovery
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.wheel import Wheel, has_length, is_left_open
+from timerstore.errors import CorruptError
 from timerstore.types.clock import Clock
 from timerstore.types.config import StoreConfig
 
@@ -143,10 +145,8 @@ class Recovery(NotCopyable):
             config.dedupe_ids_max,
             self.append_lock,
         )
-        self._checks = LogChecks(disk, self._directory, self.segments, config.precision_ms)
-        self._scan = LogScan(self.segments, self.routes, self._clock, config.precision_ms)
-        self._timer_restore = TimerRestore(
-            self.segments, self.wheel, self.timer_log, self.far, self.routes
+        self._checks = LogChecks(
+            disk, self._directory, self.segments, self.routes, self._clock, config.precision_ms
         )
         self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
 
@@ -194,7 +194,7 @@ class Recovery(NotCopyable):
         segments.retire(mark.log_begin)  # unlinked after the first checkpoint of this opening
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return False
-        scanned, end, fault = self._scan.with_staged(mark.log_end, staged)
+        scanned, end, fault = self._checks.scan_with_staged(mark.log_end, staged)
         if not mark.is_clean:
             self._checks.refuse_impossible_offset(scanned)
         # After a clean one this includes an interrupted opening after a broker.
@@ -225,7 +225,7 @@ class Recovery(NotCopyable):
         reach("recover_queues_cut")
         timer_recovery.set_pending(self.routes, counts, self._clock.now_ms)
         timer_recovery.fold_forward(self.states, self.routes, scanned, mark.store_id)
-        if not self._timer_restore.restore(mark, self.states, scanned, is_unclean=is_unclean):
+        if not self._restore_timer(mark, scanned, is_unclean=is_unclean):
             self.states = TimerStates()
             for route in self.routes.by_index:
                 route.native.pending = route.native.level_pending = 0
@@ -251,6 +251,59 @@ class Recovery(NotCopyable):
         self.timer_log.segments.remove_below(mark.timer_log_begin)
         return self.timer_log.is_whole(mark.timer_log_begin)
 
+    def _restore_timer(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
+        """Restore wheel and timer log as of a watermark; return False if they are damaged.
+
+        scanned: the records after the watermark; they are folded into the states already.
+        """
+        if not self.wheel.checks.fits(mark.wheel_writes):
+            return False
+        if is_unclean:
+            try:
+                if mark.is_clean:
+                    self._settle_chains(mark)
+                timer_recovery.cut_back(self.wheel, self.timer_log, mark)
+            except CorruptError:  # a unit is torn, or damaged after the watermark
+                return False
+        else:
+            self.timer_log.load(mark.timer_log_end)
+        return self.far.load(mark.far_number) and self._has_all_pending(mark, scanned)
+
+    def _settle_chains(self, mark: Watermark) -> None:
+        """Complete an interrupted close, so that wheel and timer log agree.
+
+        The process was killed between writing the compacted chains and the wheel, or before the
+        skipped units were overwritten. Raises CorruptError if a rewritten unit is torn.
+        """
+        self.timer_log.load(mark.timer_log_end)
+        self.timer_log.check()
+        timer_log = self.timer_log.segments  # its last sync may have failed or not run
+        timer_log.rewrite(mark.timer_log_begin, mark.timer_log_end)
+        timer_log.sync()
+        chain_compaction.settle(self.wheel, self.timer_log, mark.replay_slot, mark.timer_log_end)
+
+    def _has_all_pending(self, mark: Watermark, scanned: Scan) -> bool:
+        """Return whether the wheel has a unit for each pending message that was linked.
+
+        A wheel of an older version has no checksums. If it was damaged, it may have fewer units.
+        More units do no harm, because the states say which messages are pending.
+        """
+        added = int(np.isin(scanned["kind"], IN_TIMER_TOPIC).sum())
+        put = timer_recovery.timer_route(self.routes).queue.count + added
+        linked = int(self.states.native.pending) - (put - mark.timer_queue_offset)
+        try:
+            linked -= self.far.count_pending(self.states.native, self.segments.begin)
+            if self.wheel.units_from(mark.replay_slot, mark.timer_log_end) >= linked:
+                return True
+            # The slots' counts are approximate after a cut back, and a delete record lowers the
+            # count of its own slot wherever its message is linked. The chains are exact.
+            chain_compaction.recount(
+                self.wheel, self.timer_log, mark.replay_slot, mark.timer_log_end
+            )
+            return self.wheel.units_from(mark.replay_slot, mark.timer_log_end) >= linked
+        except CorruptError:
+            return False
+
     def _rebuild(self, *, was_open: bool, is_ours: bool) -> None:
         """Fold the whole commit log, and rebuild everything else from it."""
         tree, segments, disk = self._tree, self.segments, self._disk
@@ -262,14 +315,14 @@ class Recovery(NotCopyable):
         begin = segments.begin
         # A store that was closed has no staged records.
         staged = read_staged(disk, tree.staging) if was_open else StagedBytes()
-        scanned, end, fault = self._scan.with_staged(begin, staged)
+        scanned, end, fault = self._checks.scan_with_staged(begin, staged)
         durable = self._durable_end(staged, end, fault)
         if not is_ours:
             refuse_damage_inside(segments, end, fault)
         if self.mark is not None:
             self._checks.refuse_lost_front(self.mark, end, is_ours=is_ours)
         if not was_open:
-            self._checks.refuse_shorter_log(end, self.routes)
+            self._checks.refuse_shorter_log(end)
         self._checks.refuse_impossible_offset(scanned)
         segments.mark_dirty()
         if was_open:

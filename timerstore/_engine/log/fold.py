@@ -318,7 +318,9 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
         raise ValueError("scan is not in log order")
     own_ids, own_id = own_store_ids(scan, store_id, known_id)
     own = own_mask(scan, own_ids, own_id)
-    next_id = _next_id(scan, own)
+    queued = np.isin(scan["kind"], IN_TIMER_TOPIC)
+    seen = np.concatenate([scan["queue_offset"][queued], scan["timer_id"][own]])
+    next_id = int(seen.max(initial=-1)) + 1
     settled = settle_uncertain(scan, own)
     if len(settled.foreign_rows):
         own, scan = settled.own, scan.copy()
@@ -356,10 +358,3 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
         level_rows_pending=levels.pending_rows,
         level_places_done=levels.places_done,
     )
-
-
-def _next_id(scan: Scan, own: Mask) -> int:
-    """Return the first id above all queue offsets of the timer topic and all own timer ids."""
-    queued = np.isin(scan["kind"], IN_TIMER_TOPIC)
-    seen = np.concatenate([scan["queue_offset"][queued], scan["timer_id"][own]])
-    return int(seen.max()) + 1 if len(seen) else 0

@@ -207,7 +207,12 @@ class IndexFile(NotCopyable):
         first = int(self.native.next_entry)
         assert first == self.written, "linked entries were not written"
         end = min(first + count, self.geometry.entry_count)
-        self._reserve(self.geometry.entry_at(end))
+        reserved = self.geometry.entry_at(end)
+        if reserved > self._reserved_end:
+            size = max(reserved - self._reserved_end, _RESERVE_BYTES)
+            size = min(size, self.geometry.file_bytes - self._reserved_end)
+            self._file.reserve(self._reserved_end, size)
+            self._reserved_end += size
         self._linked = buffer
         self.slots_crc = None
         return int(lib.ts_index_append(self.native, keys, count, address(buffer)))
@@ -216,13 +221,6 @@ class IndexFile(NotCopyable):
     def linked_count(self) -> int:
         """How many entries are linked and not in the file yet."""
         return int(self.native.next_entry) - self.written
-
-    def _reserve(self, end: int) -> None:
-        if end > self._reserved_end:
-            size = max(end - self._reserved_end, _RESERVE_BYTES)
-            size = min(size, self.geometry.file_bytes - self._reserved_end)
-            self._file.reserve(self._reserved_end, size)
-            self._reserved_end += size
 
     def finish(self) -> None:
         """Write the linked entries, which makes them visible to readers."""

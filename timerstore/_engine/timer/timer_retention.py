@@ -301,7 +301,8 @@ class ExpiredSegments:
             return False
         if self._number != number:
             self._number, self._at, self._highest = number, 0, 0
-        limit = min(mark.replay_slot, self._lowest())
+        with self._wheel.lock:
+            limit = min(mark.replay_slot, self._open_slot.replay_slot(self._wheel.read_slot))
         if self._highest >= limit:
             return False
         count = timer_unit.units_per_segment(segments.segment_bytes)
@@ -309,10 +310,6 @@ class ExpiredSegments:
             self._look(number * segments.segment_bytes, count)
             return self._highest < limit
         return segments.retire(end)
-
-    def _lowest(self) -> int:
-        with self._wheel.lock:
-            return self._open_slot.replay_slot(self._wheel.read_slot)
 
     def _look(self, begin: int, count: int) -> None:
         size = min(_PIECE_UNITS, count - self._at)

@@ -127,7 +127,6 @@ class WheelChecks(NotCopyable):
 
 
 SLOT_BYTES = wheel_slot.SLOT_BYTES
-UNIT_BYTES = timer_unit.UNIT_BYTES
 PAGE_BYTES = 4096
 OPEN_EXTRA_BYTES = 32
 NO_SLOT = 2**62
@@ -409,9 +408,9 @@ class Wheel(NotCopyable):
         rows, used = rows[time >= begin], used[time >= begin]
         first, last = (used[name].astype(np.int64) for name in ("first_pos", "last_pos"))
         count = used["count"].astype(np.int64)
-        is_in = (last >= 0) & (last <= timer_log_end - UNIT_BYTES) & (first <= last)
+        is_in = (last >= 0) & (last <= timer_log_end - timer_unit.UNIT_BYTES) & (first <= last)
         span = last - np.maximum(np.where(is_in, first, last), 0)
-        is_bad = ~is_in | (count > span // UNIT_BYTES + 1)
+        is_bad = ~is_in | (count > span // timer_unit.UNIT_BYTES + 1)
         if is_bad.any():
             at = int(rows[np.argmax(is_bad)]) * SLOT_BYTES
             raise CorruptError(

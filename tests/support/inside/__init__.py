@@ -45,6 +45,7 @@ from tests.support.inside.limits import (
     PULL_STEP_UNITS_MAX,
     RECOVER_BATCH,
     RUN_MAX,
+    SNAPSHOT_LIMITS,
     SYNC_INTERVAL_NS,
     TAIL_UNITS_MAX,
     staging_gather_rows,

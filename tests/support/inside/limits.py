@@ -20,6 +20,9 @@ from timerstore.net import client_options, server_connection
 SYNC_INTERVAL_NS = Attribute(position, "_READ_ON_NS")
 """Time between two syncs of a log that a broker has open."""
 
+SNAPSHOT_LIMITS = Attribute(position, "limits")
+"""Makes a snapshot of the limits of both logs."""
+
 TAIL_UNITS_MAX = Attribute(view, "_TAIL_UNITS")
 """Queue units in memory beyond which a room looks at the files again."""
 

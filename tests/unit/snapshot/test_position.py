@@ -11,6 +11,7 @@ import timerstore
 from tests.support.bench import NOW, Bench, small
 from tests.support.broker import resent as sent_on
 from tests.support.inside import (
+    SNAPSHOT_LIMITS,
     SYNC_INTERVAL_NS,
     TAIL_UNITS_MAX,
     distrusted_version,
@@ -24,6 +25,7 @@ from tests.support.inside import (
 )
 from tests.support.reader_and_owner import fill, same, trace
 from timerstore import (
+    CorruptError,
     FailedError,
     ReadOnlyStore,
 )
@@ -156,6 +158,32 @@ def test_position_syncs_open_log_of_broker_at_intervals(
         assert is_time_to_sync(followed)
     for name in ("watermark", "counts", "state"):
         (bench.root.parent / name).rename(bench.root / "timerstore" / name)
+
+
+@pytest.mark.parametrize("old_limits", [1, 4, 5])
+def test_open_reads_again_when_the_owner_removes_files_during_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_limits: int
+) -> None:
+    fill(bench)
+    _killed(bench, tmp_path / "s")
+    (tmp_path / "s" / "timerstore" / "watermark").unlink()  # an owner rebuilds the timer log
+    limits = SNAPSHOT_LIMITS.value
+    timer_logs = []
+
+    def limits_then_remove(root: Path, config: Any, log: Any, timer_log: Any) -> Any:
+        timer_logs.append(timer_log)
+        for file in (root / "timerlog").iterdir():
+            file.unlink()
+        return limits(root, config, log, timer_logs[0 if len(timer_logs) <= old_limits else -1])
+
+    monkeypatch.setattr(*SNAPSHOT_LIMITS, limits_then_remove)
+    if old_limits == 5:
+        with pytest.raises(CorruptError, match="a segment is missing"):
+            timerstore.open(tmp_path / "s", bench.config, read_only=True)
+    else:
+        with timerstore.open(tmp_path / "s", bench.config, read_only=True) as one:
+            assert one.pull("t", 0, 0) == bench.store.pull("t", 0, 0)
+    assert len(timer_logs) == min(old_limits + 1, 5)
 
 
 def test_read_only_store_does_not_lock_out_owner(bench: Bench) -> None:

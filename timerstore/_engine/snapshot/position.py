@@ -42,7 +42,7 @@ from timerstore._engine.storage.anchor import absolute_path
 from timerstore._engine.storage.directory import owner_pid
 from timerstore._engine.storage.disk import Disk, ReadOnlyDisk
 from timerstore._engine.storage.geometry import adopt_geometry
-from timerstore.errors import ConfigError, FailedError, FullError
+from timerstore.errors import ConfigError, CorruptError, FailedError, FullError
 from timerstore.types.clock import Clock, SystemClock
 from timerstore.types.config import StoreConfig
 
@@ -291,8 +291,14 @@ class PositionReader:
         the watermark and the counts that belong to it.
         """
         mark, read_with, store = self.mark(), None, None
-        for _ in range(_TRIES):
-            read_with, store = mark, self.limits(mark)
+        for turn in range(_TRIES):
+            try:
+                read_with, store = mark, self.limits(mark)
+            except CorruptError:  # the owner may have removed a file since it was listed
+                if turn == _TRIES - 1:
+                    raise
+                mark = self.mark()
+                continue
             mark = self.mark()
             if mark != read_with:
                 continue

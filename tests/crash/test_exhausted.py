@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.crash.any_line import Lines
+from tests.crash.any_line import ENDS_CALL, Lines
 from tests.crash.scenes import SCENES, config_of
 from tests.crash.story import Story
 from tests.support.amounts import sample
@@ -28,6 +28,7 @@ from tests.support.inside.methods import (
     CHECKPOINT_WRITE,
     ENGINE_BUILD_READING,
     STORE_OWN,
+    UNDOES,
     Attribute,
 )
 from timerstore import FailedError
@@ -176,6 +177,12 @@ def test_file_size_limit_loses_no_message(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SCENES)
 def test_file_size_limit_loses_no_message_at_each_size(name: str, tmp_path: Path) -> None:
     _run_out(name, tmp_path, file_size, range(40), is_met=False)
+
+
+def test_lines_without_memory_errors_exist() -> None:
+    sources = [one.read_text() for one in Path(timerstore.__file__).parent.rglob("*.py")]
+    for text in (ENDS_CALL, *(f"def {name}(" for name in UNDOES)):
+        assert any(text in one for one in sources), text
 
 
 def _at_line(tmp_path: Path, name: str, nth: int) -> str:

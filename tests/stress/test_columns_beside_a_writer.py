@@ -52,10 +52,11 @@ def test_every_snapshot_is_complete_and_a_prefix_of_the_next(tmp_path: Path) -> 
             cancelled = {unit["log_offset"] for unit in units if unit["cancelled"]}
             assert cancelled == deleted & {unit["log_offset"] for unit in units}
             positions = {unit["timer_pos"] for unit in units}
+            # Retention removes files during the reads, so units of the middle may be missing. A
+            # slot may still refer to such a file; all its units are in the past.
+            begin = store.timer_log_begin_now
             slots = read_rows(store.root, "slots", snapshot=store)
-            # A slot may still refer to a file that retention removed; all its units are in the
-            # past.
-            kept = {slot["last_pos"] for slot in slots if slot["last_pos"] >= min(positions)}
+            kept = {slot["last_pos"] for slot in slots if slot["last_pos"] >= begin}
             assert kept <= positions
             deliveries = read_rows(store.root, "deliveries", snapshot=store)
             assert all(row["lateness_ms"] >= 0 for row in deliveries)

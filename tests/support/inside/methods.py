@@ -79,8 +79,7 @@ SHARD_CONSUMER_BY_SHARD = Attribute(engine.ShardConsumer, "_by_shard")
 # --- what a trace of lines passes over ---
 
 UNDOES = {
-    "_leave", "close", "_let_go", "_unlock", "release", "fail", "give_up", "leave",
-    "stop",
-    "__exit__", "__del__", "_failed", "as_failure", "mark_dirty",
+    "close", "_unlock", "release", "fail", "give_up", "leave", "stop", "__exit__", "__del__",
+    "_failed", "mark_dirty",
 }  # fmt: skip
 """Names of functions that only undo another function."""

@@ -213,8 +213,6 @@ class Recorder:
             self._contents.pop(status.st_ino, None)
             self._lost.pop(status.st_ino, None)
             self._entries.pop(status.st_ino, None)
-            if (held := self._held.pop(status.st_ino, None)) is not None:
-                os.close(held)
 
     def cut(self, root: Path, to: Path) -> Path:
         """Make `to` the directory that the worst power cut leaves of `root`: its synced state."""

@@ -17,6 +17,7 @@ See also: docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,10 +180,21 @@ def empty(root: Path) -> Snapshot:
 
 _PIECE_BYTES = 1 << 20
 _PRECISION_MS_MAX = 3_600_000
+_TRIES = 5  # a file may be removed, or a checkpoint complete, between two reads
 
 
 def broker_limits(tree: Tree, config: StoreConfig, precision_ms: int | None) -> Snapshot:
-    """Walk both logs of a broker's store. `precision_ms` overrides the files' own."""
+    """Walk both logs of a broker's store. `precision_ms` overrides the files' own.
+
+    Walk again if a file is missing: an owner may have removed it since it was listed.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(CorruptError):
+            return _both_walked(tree, config, precision_ms)
+    return _both_walked(tree, config, precision_ms)
+
+
+def _both_walked(tree: Tree, config: StoreConfig, precision_ms: int | None) -> Snapshot:
     log = _walked(tree.commit_log, config.commit_log_segment_bytes, records_end)
     timer_log = _walked(tree.timer_log, config.timer_log_segment_bytes, units_end)
     found = limits(tree.root, config, log, timer_log)
@@ -249,7 +261,6 @@ def _shown_precision(store: Snapshot) -> int | None:
 
 
 _READ_ON_NS = 500_000_000  # between two syncs of a log that a broker has open, as its own
-_TRIES = 5  # a checkpoint may complete between two reads
 
 
 class SnapshotPosition(NamedTuple):
@@ -291,14 +302,8 @@ class PositionReader:
         the watermark and the counts that belong to it.
         """
         mark, read_with, store = self.mark(), None, None
-        for turn in range(_TRIES):
-            try:
-                read_with, store = mark, self.limits(mark)
-            except CorruptError:  # the owner may have removed a file since it was listed
-                if turn == _TRIES - 1:
-                    raise
-                mark = self.mark()
-                continue
+        for _ in range(_TRIES):
+            read_with, store = mark, self.limits(mark)
             mark = self.mark()
             if mark != read_with:
                 continue

@@ -43,7 +43,6 @@ LISTED: Mapping[str, frozenset[str]] = {
         {
             "test_lease_past_the_wheel_blocks_its_group",
             "test_message_given_back_comes_first_as_the_same_attempt",
-            "test_messages_of_a_group_agree_with_model",
             "test_order_survives_a_kill",
         }
     ),

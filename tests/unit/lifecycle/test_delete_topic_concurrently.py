@@ -13,7 +13,7 @@ from tests.support.bench import Bench, small
 from tests.support.inside import inside
 from tests.support.inside.engine import Leases, Offsets, Targets
 from tests.support.inside.methods import LEASING_ROW
-from tests.unit.leases.test_message_groups import names_of_queue
+from tests.support.message_groups import names_of_queue
 from timerstore import AckResult, BusyError, MessageError
 from timerstore._engine.base import failpoints
 from timerstore._engine.storage.disk import Disk

@@ -25,7 +25,7 @@ from tests.support.points import noted
 from tests.support.programs import run_program
 from tests.support.shards import ShardBench
 from tests.support.staging import batch_of
-from timerstore import BucketError, ConfigError, CorruptError, FullError, MessageError, tables
+from timerstore import BucketError, ConfigError, CorruptError, FullError, MessageError
 from timerstore.shards import (
     Committed,
     Staged,
@@ -536,31 +536,6 @@ def test_unreachable_bucket_delays_only_its_own_rows(
     shards.turn(1_000_000)
     assert shards.counted() == expected(40)
     shards.close()
-
-
-@pytest.mark.parametrize("wrong", ["", "/mnt/staging", "file:///mnt/staging", "http://x/y"])
-def test_ingest_from_wants_a_bucket(tmp_path: Path, wrong: str) -> None:
-    with pytest.raises(ConfigError, match="ingest_from: wanted"):
-        timerstore.open_shards(tmp_path / "s", 1, small(), threads=False, ingest_from=wrong)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda root, given: staged(str(root), **given),
-        lambda root, given: timerstore.open_shards(root, 1, small(), threads=False, **given),
-        lambda root, given: ingest(root, clock=CLOCK, **given),
-        lambda root, given: list(tables.read(root, **given)),
-    ],
-    ids=["stage", "open_shards", "ingest", "read"],
-)
-def test_storage_options_want_a_bucket(
-    tmp_path: Path, call: Callable[[Path, dict[str, Any]], object]
-) -> None:
-    root = tmp_path / "s"
-    timerstore.open_shards(root, 1, small(), clock=CLOCK, threads=False).close()
-    with pytest.raises(ConfigError, match="wanted none for a local path, got region and"):
-        call(root, {"storage_options": {"region": "hunter2"}})
 
 
 def test_threads_ingest_from_the_bucket(tmp_path: Path, prefix: str) -> None:

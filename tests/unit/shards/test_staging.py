@@ -1,6 +1,7 @@
 """Staged rows: routing to files, digests, damage."""
 
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from tests.support.bench import NOW  # noqa: E402
+import timerstore  # noqa: E402
+from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.inside import staging_gather_rows  # noqa: E402
 from tests.support.staging import (  # noqa: E402  # noqa: E402
     batch_of,
@@ -23,6 +25,8 @@ from timerstore import (  # noqa: E402
     CorruptError,
     FailedError,
     MessageError,
+    shards,
+    tables,
 )
 from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import (  # noqa: E402
@@ -33,6 +37,7 @@ from timerstore.shards import (  # noqa: E402
 )
 from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
 from timerstore.shards.staged_files import QUARANTINE, open_staged, read_staged  # noqa: E402
+from timerstore.testing import ManualClock  # noqa: E402
 
 
 def test_rows_are_staged_by_key_in_order(root: Path) -> None:
@@ -200,3 +205,28 @@ def test_read_staged_keeps_order(root: Path) -> None:
     for shard in range(3):
         one, two = (rows_of(read_staged(Disk(), root, found.of_shard(shard))) for _ in range(2))
         assert one == two
+
+
+@pytest.mark.parametrize("wrong", ["", "/mnt/staging", "file:///mnt/staging", "http://x/y"])
+def test_ingest_from_wants_a_bucket(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigError, match="ingest_from: wanted"):
+        timerstore.open_shards(tmp_path / "s", 1, small(), threads=False, ingest_from=wrong)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda root, given: shards.stage(
+            str(root), "s", 0, "a", [batch_of(20)], clock=ManualClock(NOW), **given
+        ),
+        lambda root, given: timerstore.open_shards(root, 3, small(), threads=False, **given),
+        lambda root, given: shards.ingest(root, clock=ManualClock(NOW), **given),
+        lambda root, given: list(tables.read(root, **given)),
+    ],
+    ids=["stage", "open_shards", "ingest", "read"],
+)
+def test_storage_options_want_a_bucket(
+    root: Path, call: Callable[[Path, dict[str, Any]], object]
+) -> None:
+    with pytest.raises(ConfigError, match="wanted none for a local path, got region and"):
+        call(root, {"storage_options": {"region": "hunter2"}})

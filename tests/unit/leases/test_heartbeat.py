@@ -2,12 +2,12 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.support.until import until
 from timerstore import AckResult, LeaseLostError, UnavailableError
 from timerstore._engine.leases.lease_consumer import Beats, Heartbeat
 from timerstore.aio.async_leases import AsyncHeartbeat
@@ -141,12 +141,13 @@ def test_block_that_ends_during_a_renewal_without_an_answer_raises() -> None:
         calls.append(1)
         if len(calls) == 2:
             begun.set()
-            time.sleep(0.1)
+            until(lambda: beat._beats.may_be_lost)
         if len(calls) > 1:
             raise AWAY
         return 0
 
-    with pytest.raises(LeaseLostError, match="no server"), Heartbeat(renew, 0.06):
+    beat = Heartbeat(renew, 0.06)
+    with pytest.raises(LeaseLostError, match="no server"), beat:
         assert begun.wait(20)
 
 
@@ -159,8 +160,8 @@ def test_task_that_blocks_its_loop_for_a_whole_lease(answer: Any, is_lost: bool)
         return renew()
 
     async def run() -> None:
-        async with AsyncHeartbeat(renewed, 0.03):
-            time.sleep(0.06)  # it blocks
+        async with AsyncHeartbeat(renewed, 0.03) as beat:
+            until(lambda: beat._beats.may_be_lost)  # it blocks
 
     if is_lost:
         with pytest.raises(LeaseLostError, match="over"):

@@ -429,7 +429,7 @@ class Engine(NotCopyable):
         signals.states_needed.subscribe(self.calendar.ensure)
         signals.durable.subscribe(
             dispatch.note_synced,
-            flush.note_synced,
+            flush.note_change,
             self.schedule.durable,
             self.puller.durable,
             wake_groups_of_failed_store,
@@ -447,7 +447,9 @@ class Engine(NotCopyable):
         )
         signals.requests_ready.subscribe(pipeline.enqueue_put.wake)
         signals.requests_linked.subscribe(pipeline.enqueue_get.wake)
-        signals.wheel_changed.subscribe(pipeline.dequeue_get.wake, pipeline.dequeue_put.wake)
+        signals.wheel_changed.subscribe(
+            pipeline.dequeue_get.wake, pipeline.dequeue_put.wake, flush.note_change
+        )
         signals.slots_blocked.subscribe(flush.request_checkpoint)
         signals.units_ready.subscribe(pipeline.dequeue_get_message.wake)
         signals.units_loaded.subscribe(pipeline.dequeue_get.wake, pipeline.dequeue_put.wake)

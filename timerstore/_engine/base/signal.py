@@ -19,7 +19,7 @@ OpenStore subscribes to it.
     checkpoint_completed  Checkpoint            Metrics, Directory, EnqueuePut, Retention, ledger
     requests_ready        EnqueueGet            EnqueuePut
     requests_linked       EnqueuePut            EnqueueGet
-    wheel_changed         EnqueuePut            DequeueGet, DequeuePut
+    wheel_changed         EnqueuePut            DequeueGet, DequeuePut, Flush
     slots_blocked         EnqueuePut            Flush
     units_ready           DequeueGet            DequeueGetMessage
     units_loaded          DequeueGetMessage     DequeueGet, DequeuePut

@@ -57,8 +57,8 @@ class Flush(Service):
         if not self._log.native.flush_armed:
             self.wake()
 
-    def note_synced(self) -> None:
-        """Note that another thread synced the log, so that a checkpoint may be useful."""
+    def note_change(self) -> None:
+        """Note that another thread synced the log or linked messages: a checkpoint may be due."""
         if not self._is_coming or self._checkpoint.has_grown:
             self.wake()
 

@@ -86,6 +86,25 @@ def test_flush_is_woken_when_it_waits_only_for_a_checkpoint(store: TimerStore) -
     assert armed(store) == 0
 
 
+def test_message_linked_after_a_checkpoint_wakes_flush_for_another(store: TimerStore) -> None:
+    services = store.services()
+
+    def woken_by_linking() -> set[str]:
+        services["dispatch"].step()
+        assert services["enqueue_get"].step()
+        woken(store)
+        assert services["enqueue_put"].step()
+        return woken(store)
+
+    store.put("t", b"x", delay=HOUR_S)
+    store.flush()
+    assert services["flush"].idle_s() is None, "nothing changed since the checkpoint"
+    assert woken_by_linking() == {"flush"}
+    assert services["flush"].idle_s() is not None
+    store.put("t", b"x", delay=HOUR_S)
+    assert woken_by_linking() == set(), "it continues by itself"
+
+
 def test_dispatch_repeats_its_wait_until_the_log_has_not_grown(store: TimerStore) -> None:
     dispatch = store.services()["dispatch"]
     interval_s = store.config.flush_interval_ms / 1000

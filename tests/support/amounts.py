@@ -65,6 +65,7 @@ AMOUNTS = {
     "ways to a session": Amount(1, 3),
     # tests/property
     "seeds of unique puts": Amount(12, 200),
+    "seeds of wake-ups": Amount(12, 200),
     "store machine examples": Amount(12, 50),
 }
 

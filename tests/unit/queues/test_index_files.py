@@ -1,5 +1,6 @@
 """Index files, their names and sizes, and the position file."""
 
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, Bench, small
 from tests.support.index_bench import CONFIG, ENTRIES, SLOTS
+from tests.support.inside import inside
 from timerstore import ConfigError, StoreConfig
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.format import index_position
 from timerstore._engine.format.index_position import IndexFileState, IndexPosition
 from timerstore._engine.format.store_paths import index_name
 from timerstore._engine.queues.index_file import IndexFile
+from timerstore._engine.storage.disk import File
 
 
 def test_files_equal_the_format(filled: Bench) -> None:
@@ -44,6 +47,30 @@ def test_files_equal_the_format(filled: Bench) -> None:
         assert (header.begin_offset, header.end_offset) == (part[0].log_offset, part[-1].log_offset)
         assert not raw[disk.index_entry_position(len(part) + 1, SLOTS) :].strip(b"\0")
     filled.open()
+
+
+def test_map_of_a_file_stays_while_a_thread_reads_it(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread mapped the file at the same time, as neither had found a map."""
+    filled.reopen()
+    index = inside(filled.store).dispatch.index
+    maps: list[weakref.ref[Any]] = []
+    found: list[Any] = []
+    original = File.map_read
+
+    def map_read(file: File, size: int) -> Any:
+        memory = original(file, size)
+        maps.append(weakref.ref(memory))
+        if len(maps) == 1:  # the other thread comes in between, and is still reading
+            found.append(index.find(b"t", b"k1"))
+            next(found[0])
+        return memory
+
+    monkeypatch.setattr(File, "map_read", map_read)
+    mine = list(index.find(b"t", b"k1"))
+    assert maps[1]() is not None, "the map is gone"
+    assert len(mine) == 1 + len(list(found[0]))
 
 
 def test_seconds_are_counted_from_the_first_entry(tmp_path: Path) -> None:

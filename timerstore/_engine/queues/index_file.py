@@ -13,7 +13,6 @@ On-disk format: native/format/index_file.h.
 """
 
 from collections.abc import Iterator
-from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,8 +82,7 @@ class IndexFile(NotCopyable):
         self._unchecked: tuple[int, int] | None = None  # number of entries, and their CRC
         self._reserved_end = 0
         self._is_dirty = False
-        self._memory: mmap | None = None
-        self._view: Any = None
+        self._maps: list[Any] = []  # the first one is used: others came at the same time
 
     # --- making ---
 
@@ -360,9 +358,10 @@ class IndexFile(NotCopyable):
 
         Raises CorruptError if they differ from the saved ones.
         """
-        if self._unchecked is None:
+        unchecked = self._unchecked  # another thread may check, too
+        if unchecked is None:
             return
-        limit, expected = self._unchecked
+        limit, expected = unchecked
         base = self._map() + self.geometry.entry_at(1)
         crc = lib.ts_crc32(0, base, ENTRY_BYTES * (limit - 1))
         if crc != expected:
@@ -375,10 +374,11 @@ class IndexFile(NotCopyable):
         self._unchecked = None
 
     def _map(self) -> Any:
-        if self._view is None:
-            self._memory = self._file.map_read(self.geometry.file_bytes)
-            self._view = ffi.from_buffer("uint8_t[]", self._memory)
-        return self._view
+        """Return the map of the file, which stays as long as this object."""
+        if not self._maps:
+            memory = self._file.map_read(self.geometry.file_bytes)
+            self._maps.append(ffi.from_buffer("uint8_t[]", memory))
+        return self._maps[0]
 
     def _damaged(self, what: str, wanted: object, got: object) -> CorruptError:
         return CorruptError(f"index: {what}", where=self.path, wanted=wanted, got=got)

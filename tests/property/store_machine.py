@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.property.store_values import (
+    BATCH_POINTS,
     CLOSE_POINTS,
     DERIVED,
     DUE,
@@ -465,10 +466,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.at.kill_in_put_many_level(point, nth, queue, level, count)
 
     @rule(
-        point=st.sampled_from(
-            ["put_many_part_appended", "log_rolled", "log_half_swapped", "log_written_out",
-             "segment_created", "log_synced"]
-        ),
+        point=st.sampled_from(["put_many_part_appended", *BATCH_POINTS]),
         nth=NTH, queue=QUEUES, due=DUE, count=st.integers(1, 40),
     )  # fmt: skip
     def kill_in_put_many(
@@ -482,10 +480,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.at.kill_in_put_many(point, nth, queue, [(self.due_ms(due) or 0, 700)] * count)
 
     @rule(
-        point=st.sampled_from(
-            ["put_group_appended", "log_rolled", "log_half_swapped", "log_written_out",
-             "segment_created", "log_synced"]
-        ),
+        point=st.sampled_from(["put_group_appended", *BATCH_POINTS]),
         nth=NTH, queue=QUEUES, due=DUE, count=st.integers(2, 18),
     )  # fmt: skip
     def kill_in_put_group(

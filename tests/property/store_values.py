@@ -29,6 +29,9 @@ LEASE_POINTS = [
     "lease_appended", "put_many_part_appended", "receive_answered", "log_synced", "log_rolled",
     "log_half_swapped", "log_written_out", "segment_created",
 ]  # fmt: skip
+BATCH_POINTS = [
+    "log_rolled", "log_half_swapped", "log_written_out", "segment_created", "log_synced",
+]  # fmt: skip
 SOURCES = st.sampled_from(["a", "b/ü"])
 ALL_NAMES = (*failpoints.NAMES, *failpoints.LEASE_NAMES)
 NTH = st.integers(1, 3)

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import (
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import run_state_machine_as_test
 
 from tests.property.store_machine import StoreMachine
 from tests.support.amounts import AMOUNTS, both

@@ -21,13 +21,7 @@ from tests.support.bench import NOW
 from tests.support.driver import tiny
 from tests.support.inside.sizes import SMALL, replaced
 from tests.support.service_loops import CallerLoop, Loops, QuietClock
-from timerstore import (
-    LeasedMessage,
-    Message,
-    NotPendingError,
-    PullResult,
-    PutReceipt,
-)
+from timerstore import LeasedMessage, Message, NotPendingError, PullResult, PutReceipt
 
 DELAYS_MS = [0, 0, 1, 5, 15, 50, 100, 400, 999, 1000, 3000, 20_000, 45_000, 130_000, 400_000]
 TIMES_MS = [0, 1, 5, 50, 300, 1000, 2000, 20_000]

@@ -45,7 +45,7 @@ class Loop(Protocol):
     """When its wait ends, on the clock; None: if it is woken."""
 
     def is_ready(self) -> bool:
-        """Return whether it was woken or does not wait."""
+        """Return whether it was woken, or does not wait any more."""
 
     def run(self) -> None:
         """Do one thing."""
@@ -62,7 +62,8 @@ class ServiceLoop:
         self.until_us: int | None = None
 
     def is_ready(self) -> bool:
-        return self._next is not None or self._event.is_set()
+        is_over = self.until_us is not None and self.until_us <= self._clock.now_us
+        return self._next is not None or self._event.is_set() or is_over
 
     def run(self) -> None:
         (self._next or self._begin)()
@@ -149,8 +150,7 @@ class Loops:
     def run(self, steps_max: int | None = None) -> None:
         """Run the loops that are ready, one step at a time in any order, until all of them wait."""
         for _ in range(_STEPS_MAX if steps_max is None else steps_max):
-            now_us = self._clock.now_us
-            ready = [one for one in self._all if one.is_ready() or _is_over(one, now_us)]
+            ready = [one for one in self._all if one.is_ready()]
             if not ready:
                 return
             self._draw.choice(ready).run()
@@ -165,7 +165,3 @@ class Loops:
                 return
             times = [one.until_us for one in self._all if one.until_us is not None]
             self._clock.now_us = min([end_us, *times])
-
-
-def _is_over(one: Loop, now_us: int) -> bool:
-    return one.until_us is not None and one.until_us <= now_us
